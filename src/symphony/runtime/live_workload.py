@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import jax
@@ -86,12 +87,17 @@ class LiveWorkload:
         self.t: TopologyArrays = topology_arrays(topology)
         self.kernels: list[RunnableKernel] = []  # by their number in the arrays
         self._numbers: dict[RunnableKernel, int] = {}  # the inverse
-        self._kinds: dict[RunnableKernel, list[int]] = {}  # results of `kinds_of` since the last graph was added
+        # Results of `kinds_of` and `function` since the last graph was added.
+        self._kinds: dict[RunnableKernel, list[int]] = {}
+        self._functions: dict[tuple[RunnableKernel, int], str | None] = {}
         self.free = list(range(shapes.jobs))  # rows
         self._memory = _memory_bandwidths(topology)
         self._links = _link_bandwidths(topology)
         self._used: dict[int, set[RunnableKernel]] = {}  # kernels of the graph in each occupied row
         self.w = _empty(self.t, shapes)
+        self.tables = SimpleNamespace(
+            **vars(self.w)
+        )  # the same arrays: reading a field of a module takes a microsecond
         self.believed = self._believed_speeds()  # of training jobs
         self.version = 0  # changes with every array that is not learned
 
@@ -115,8 +121,11 @@ class LiveWorkload:
 
     def function(self, kernel: RunnableKernel, kind: int) -> str | None:
         """The key of the implementation for a device kind: its name, else its type; None if there is neither."""
-        device = self.topology.kinds[kind]
-        return next((key for key in (device.name, device.type) if key in kernel.implementations), None)
+        key = kernel, kind
+        if key not in self._functions:
+            device, has = self.topology.kinds[kind], kernel.implementations
+            self._functions[key] = next((name for name in (device.name, device.type) if name in has), None)
+        return self._functions[key]
 
     def simulator_workload(
         self, jobs: Sequence[tuple[Submission, Sequence[int], float]], handling_s: float | None = None
@@ -168,6 +177,7 @@ class LiveWorkload:
         self.kernels = self._with(graph)
         self._numbers = {kernel: number for number, kernel in enumerate(self.kernels)}
         self._kinds.clear()  # implementations may have been added
+        self._functions.clear()
         for kernel in self._used[row]:
             number = self._numbers[kernel]
             self.w.time_fixed[number], self.w.time_work[number], self.w.demand_fixed[number] = np.inf, 0.0, 0.0
@@ -208,7 +218,7 @@ class LiveWorkload:
 
     def enter(self, row: int, place: int, kernel: RunnableKernel, size: int, kinds: int) -> None:
         """Put a task into a place of a window. `size`: bytes of its inputs. `kinds`: that may run it, as bits."""
-        w, number = self.w, self._numbers[kernel]
+        w, number = self.tables, self._numbers[kernel]
         w.work[row, place], w.units[row, place] = size, 1.0
         options = kernel.options
         fixed = (w.kernel, number), (w.runs_on, kinds), (w.workers, options.workers)
@@ -227,11 +237,12 @@ class LiveWorkload:
         index = self._numbers.get(kernel)
         if index is None:
             return
+        w = self.tables
         for kind in self.kinds_of(kernel):
-            self.w.time_fixed[index, kind], self.w.time_work[index, kind] = self._times(kernel, kind)
+            w.time_fixed[index, kind], w.time_work[index, kind] = self._times(kernel, kind)
             demand = self._demand(kernel, self.topology.kinds[kind].name)
             for row in ("compute", "memory", *LINK_ROW_KINDS):
-                self.w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
+                w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
 
     def refresh_beliefs(self) -> None:
         """Update the times of training jobs from the learned speeds."""
@@ -256,9 +267,10 @@ class LiveWorkload:
 
     def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
         """Set the sizes of a task's inputs once all exist. `sizes`: bytes by source task. `total`: with arguments."""
-        self.w.work[row, task] = total
-        for edge in range(self.w.in_start[row, task], self.w.in_start[row, task + 1]):
-            self.w.in_bytes[row, edge] = sizes.get(int(self.w.in_source[row, edge]), 0)
+        w = self.tables
+        w.work[row, task] = total
+        for edge in range(w.in_start[row, task], w.in_start[row, task + 1]):
+            w.in_bytes[row, edge] = sizes.get(int(w.in_source[row, edge]), 0)
 
     def enlarged(self, shapes: Shapes) -> LiveWorkload:
         """A copy with larger shapes."""

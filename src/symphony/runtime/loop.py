@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -40,7 +40,6 @@ from symphony.runtime.live_workload import Shapes
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.task_window import MAX_WHOLE_TASKS, TaskWindow, places
-from symphony.runtime.timing import Timing
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.rounds import RoundLearner, TrainingJobTracker
@@ -48,7 +47,9 @@ from symphony.training_jobs.live.supervisor import TrainingSupervisor
 
 log = logging.getLogger("symphony.runtime")
 SHORT_KERNEL_S = 5e-3  # kernels with less expected time may be sent ahead: one for each slot, …
-MAX_AHEAD_S, MAX_AHEAD_TASKS = 1e-3, 16  # … or as many as take this time together, up to this number
+MAX_AHEAD_S, MAX_AHEAD_TASKS = 1e-3, 64  # … or as many as take this time together, up to this number
+MAX_EXPECTATIONS = 4096  # kept by `Loop._expectation`
+MIN_BATCH = 4  # sent ahead for each slot: if there may be more, they are sent when half of them have ended
 
 
 class _Dispatch(NamedTuple):
@@ -86,6 +87,12 @@ class Loop:
         self._events: deque[SchedulerEvent] = deque()  # for the core
         self._early: dict[int, SchedulerEvent] = {}  # by gang: finished before the core has started it
         self._wakes_s = math.inf  # until when the policy asked to wait
+        self._slot_jobs: list[int] = []  # number of the job in each slot of the core, as of the last turn …
+        self._in_slot: dict[int, JobState] = {}  # … and the job
+        self._long: list[set[TaskRun]] = [set() for _ in self.topology.devices]  # runs that are not short
+        self._enough: list[float] = [math.inf] * len(self._long)  # with more runs, no more are sent ahead now
+        self._expected: dict[tuple[str, int, int], tuple[int, float, float]] = {}  # see `_expectation`
+        self._names = [(device.name,) for device in self.topology.devices]
         self._own_time = HandlingTime(len(self.topology.devices))
         self._zero_s = time.monotonic()  # time 0 of the core
         self.saving = TrainingSupervisor(
@@ -192,10 +199,9 @@ class Loop:
         self._early |= {event.who: event for event, is_early in zip(events, early, strict=False) if is_early}
         self._carry_out(commands)
         if any(job.window is not None for job in self._admitted.values()):
-            jobs = commands.jobs.tolist()
             for event, is_early in zip(events, early, strict=False):
                 if event.kind == happened.FINISHED and not is_early:
-                    self._left(event.who, jobs)
+                    self._left(event.who)
 
     # --- admission
 
@@ -271,16 +277,14 @@ class Loop:
             workload.enter(job.row, place, run.kernel, size_of(run), kinds)
             self._events.append(SchedulerEvent(happened.ENTERED, self._gang(run)))
 
-    def _left(self, gang: int, jobs: Sequence[int]) -> None:
+    def _left(self, gang: int) -> None:
         """The core has taken a finished task off its devices: its place in a window is free."""
-        tasks = self.scheduler.workload.shapes.tasks
-        job = self._admitted.get(int(jobs[gang // tasks]))
-        if job is None or job.window is None:
+        slot, place = divmod(gang, self.scheduler.workload.shapes.tasks)
+        job = self._in_slot.get(slot)
+        run = None if job is None or job.window is None else job.window.tasks[place]
+        if job is None or job.window is None or run is None:
             return
-        run = job.window.tasks[gang % tasks]
-        if run is None:
-            return
-        job.window.leave(run.place, (run.kernel, self.scheduler.workload.w.runs_on.item(job.row, run.place)))
+        job.window.leave(place, (run.kernel, self.scheduler.workload.tables.runs_on.item(job.row, place)))
         self._enter(job)
         if not job.unfinished and job.window.is_empty and not job.over_in_core:
             job.over_in_core = True
@@ -316,27 +320,34 @@ class Loop:
     # --- commands of the core
 
     def _carry_out(self, commands: TurnCommands) -> None:
-        slot_of = {int(number): slot for slot, number in enumerate(commands.jobs) if number >= 0}
-        for number, job in list(self._admitted.items()):
-            if number in slot_of:
-                if job.slot < 0 and job.window is not None:
-                    job.slot = slot_of[number]
-                    self._enter(job)
-                job.slot = slot_of[number]
-            elif job.slot >= 0:  # it has left the core; without a slot, it has not arrived there yet
-                del self._admitted[number]
-                self.scheduler.workload.remove(job.row)
+        jobs = commands.jobs.tolist()
+        if jobs != self._slot_jobs:
+            self._jobs_changed(jobs)
         to_send = [*self._started(commands)]
-        to_send += self._ahead(commands, to_send)
+        to_send += self._ahead(to_send)
         if to_send:
             work = [self._work(one) for one in to_send]
             handled = [one.run.attempts[-1].handled_s for one in to_send if not one.ahead]
             self.scheduler.statistics.handling_s.extend(handled)
             self.engine.dispatch(work)
         for gang in commands.saved.tolist():  # after the dispatch: the gang may have started within this turn
-            run = self._run_of(gang, commands) if gang >= 0 else None
+            run = self._run_of(gang) if gang >= 0 else None
             if run is not None and run.number >= 0:
                 self.saving.stop(run)
+
+    def _jobs_changed(self, jobs: list[int]) -> None:
+        """Jobs have arrived in the core, or have left it. `jobs`: the number of the job in each slot."""
+        slot_of = {number: slot for slot, number in enumerate(jobs) if number >= 0}
+        for number, job in list(self._admitted.items()):
+            if number in slot_of:
+                arrives, job.slot = job.slot < 0, slot_of[number]
+                if arrives and job.window is not None:
+                    self._enter(job)
+            elif job.slot >= 0:  # it has left the core; without a slot, it has not arrived there yet
+                del self._admitted[number]
+                self.scheduler.workload.remove(job.row)
+        self._slot_jobs = jobs
+        self._in_slot = {slot: self._admitted[number] for number, slot in slot_of.items()}
 
     def _started(self, commands: TurnCommands) -> Iterator[_Dispatch]:
         """Gangs that the core has started and the engine has not received."""
@@ -350,7 +361,7 @@ class Loop:
             if gang in self._early:
                 self._events.append(self._early.pop(gang))
                 continue
-            run = self._run_of(gang, commands)
+            run = self._run_of(gang)
             if run is None or run.value is not None:
                 continue  # it has finished within this turn
             run.device = devices[0]
@@ -359,35 +370,46 @@ class Loop:
             elif run.number < 0:
                 yield _Dispatch(run, [device for device in devices if device >= 0], ahead=False)
 
-    def _ahead(self, commands: TurnCommands, to_send: list[_Dispatch]) -> Iterator[_Dispatch]:
+    def _ahead(self, to_send: list[_Dispatch]) -> Iterator[_Dispatch]:
         """The next tasks of the queues of devices on which all kernels are short."""
-        on = [list(runs) for runs in self._occupancy.on]
+        sent = [len(runs) for runs in self._occupancy.on]
+        is_long = [bool(runs) for runs in self._long]
         for run, devices, _ in to_send:
             for device in devices:
-                on[device].append(run)
-        short = [all(self._seconds(run, device) < SHORT_KERNEL_S for run in runs) for device, runs in enumerate(on)]
-        sent = [len(runs) for runs in on]
-        if not any(sent) or not any(short):
+                sent[device] += 1
+                is_long[device] = is_long[device] or self._seconds(run, device) >= SHORT_KERNEL_S
+        open_devices = {
+            device for device, count in enumerate(sent) if 0 < count < self._enough[device] and not is_long[device]
+        }
+        if not open_devices:
             return
         started = {id(one.run) for one in to_send}
         for gang, device in self.scheduler.queued():
-            next_run = self._run_of(gang, commands)
-            if not short[device] or next_run is None or id(next_run) in started or next_run.job.over.is_set():
+            if device not in open_devices:
                 continue
-            if next_run.number >= 0 or next_run.value is not None or next_run.kernel.options.workers > 1:
+            run = self._run_of(gang)
+            if run is None or run.number >= 0 or run.value is not None or id(run) in started or run.job.over.is_set():
                 continue
-            seconds = self._seconds(next_run, device)
+            if run.kernel.options.workers > 1:
+                continue
+            seconds, slots = self._seconds(run, device), self._slots[device]
             per_slot = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
-            short[device] = seconds < SHORT_KERNEL_S and sent[device] < self._slots[device] * (1 + per_slot)
-            if short[device]:
+            if seconds < SHORT_KERNEL_S and sent[device] < slots * (1 + per_slot):
                 sent[device] += 1
-                yield _Dispatch(next_run, [device], ahead=True)
+                yield _Dispatch(run, [device], ahead=True)
+                continue
+            self._enough[device] = slots * (1 + per_slot / 2) if per_slot >= MIN_BATCH else math.inf
+            open_devices.discard(device)
+            if not open_devices:
+                return
+        for device in open_devices:  # their queues are empty
+            self._enough[device] = math.inf
 
-    def _run_of(self, gang: int, commands: TurnCommands) -> TaskRun | None:
+    def _run_of(self, gang: int) -> TaskRun | None:
         """The task of a gang; None if its job has left the core."""
-        tasks = self.scheduler.workload.shapes.tasks
-        job = self._admitted.get(int(commands.jobs[gang // tasks]))
-        return None if job is None else self._task(job, gang % tasks)
+        slot, place = divmod(gang, self.scheduler.workload.shapes.tasks)
+        job = self._in_slot.get(slot)
+        return None if job is None else self._task(job, place)
 
     def _task(self, job: JobState, place: int) -> TaskRun | None:
         """The task of a gang, by its number among those of its job in the core."""
@@ -397,11 +419,19 @@ class Loop:
         """Expected run time; inf if it is unknown, or for a training job."""
         if run.kernel.options.training is not None:
             return math.inf
-        timing = self._timing(run, device)
-        return timing.seconds(size_of(run)) if timing.runs else math.inf
+        runs, seconds, _ = self._expectation(run, device)
+        return seconds if runs else math.inf
 
-    def _timing(self, run: TaskRun, device: int) -> Timing:
-        return self.scheduler.workload.profiles.timing(run.kernel.key, self.topology.devices[device].kind)
+    def _expectation(self, run: TaskRun, device: int) -> tuple[int, float, float]:
+        """Runs that were learned from, expected seconds, and the standard deviation of their logarithm."""
+        key = run.kernel.key, self._kind[device], size_of(run)
+        timing = self.scheduler.workload.profiles.timing(key[0], self.topology.devices[device].kind)
+        found = self._expected.get(key)
+        if found is None or found[0] != timing.runs:
+            if len(self._expected) > MAX_EXPECTATIONS:
+                self._expected.clear()
+            found = self._expected[key] = timing.runs, timing.seconds(key[2]), timing.spread(key[2])
+        return found
 
     def _work(self, dispatch: _Dispatch) -> Work:
         """Begin a new attempt."""
@@ -412,11 +442,13 @@ class Loop:
             run.job.status = RUNNING
         self._attempts[run.number] = run
         self._occupancy.add(run, devices)
-        names = tuple(self.topology.devices[each].name for each in devices)
+        for each in devices:
+            if self._seconds(run, each) >= SHORT_KERNEL_S:
+                self._long[each].add(run)
+        names = self._names[device] if len(devices) == 1 else tuple(self._names[each][0] for each in devices)
         sent_s = time.monotonic()
         if run.kernel.options.training is None:
-            timing, size = self._timing(run, device), size_of(run)
-            expected = timing.seconds(size), timing.spread(size)
+            expected = self._expectation(run, device)[1:]
         else:
             expected = workload.expected(run.job.row, run.index, run.kernel, self._kind[device])
         attempt = Attempt(names, sent_s, *expected, ahead)
@@ -452,6 +484,8 @@ class Loop:
     def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
         attempt = run.attempts[-1]
         devices = self._occupancy.remove(run)
+        for device in devices:
+            self._long[device].discard(run)
         run.number = -1
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds

@@ -105,7 +105,7 @@ class PlainCore:
 
     def use(self, workload: LiveWorkload) -> None:
         """Set the workload: its arrays are read at every event."""
-        t, self.workload, self._tasks = workload.t, workload, workload.shapes.tasks
+        t, self._w, self._tasks = workload.t, workload.tables, workload.shapes.tasks
         self._kind, self._slots = t.device_kind.tolist(), t.slots.tolist()
         self._memory = t.place[:, LOCAL].tolist()  # device whose memory each device uses
         self._one_memory = len({m for m, exists in zip(self._memory, t.exists.tolist(), strict=True) if exists}) <= 1
@@ -243,7 +243,7 @@ class PlainCore:
         return True
 
     def _admit(self, event: SchedulerEvent) -> None:
-        slot, row, tasks, w = self.job.index(-1), event.graph, self._tasks, self.workload.w
+        slot, row, tasks, w = self.job.index(-1), event.graph, self._tasks, self._w
         number = self.jobs_seen
         self.job[slot], self.graph[slot], self.home[slot] = number, row, event.home
         self.priority[slot], self.arrived[slot], self.dropped[slot] = event.priority, self.now_s, False
@@ -264,7 +264,7 @@ class PlainCore:
         slot, index = divmod(gang, self._tasks)
         if self.job[slot] < 0 or self.dropped[slot]:
             return
-        w, row = self.workload.w, self.graph[slot]
+        w, row = self._w, self.graph[slot]
         self.unfinished[slot] += 1
         self.status[gang], self.workers[gang] = READY, w.workers.item(row, index)
         self.runs_on[gang], self.inputs_left[gang] = w.runs_on.item(row, index), 0
@@ -301,7 +301,7 @@ class PlainCore:
 
     def _leave(self, gang: int) -> None:
         """Take a gang off its devices: it has finished, was saved, or must be placed again."""
-        before, tasks, w = self.status[gang], self._tasks, self.workload.w
+        before, tasks, w = self.status[gang], self._tasks, self._w
         slot, index = divmod(gang, tasks)
         devices, row = self.devices[gang], self.graph[slot]
         done = before == FINISHED
@@ -331,7 +331,7 @@ class PlainCore:
 
     def _release(self, slot: int, row: int, index: int) -> None:
         """Release the children of a gang; free the slot of a complete job."""
-        w, first = self.workload.w, slot * self._tasks
+        w, first = self._w, slot * self._tasks
         for target in w.out_target[row, w.out_start[row, index] : w.out_start[row, index + 1]].tolist():
             child = first + target
             self.waiting_for[child] -= 1
@@ -389,7 +389,7 @@ class PlainCore:
 
     def _start(self, gang: int) -> None:
         slot, index = divmod(gang, self._tasks)
-        kernel = self.workload.w.kernel.item(self.graph[slot], index)
+        kernel = self._w.kernel.item(self.graph[slot], index)
         lanes, devices = [], self.devices[gang]
         for device in devices:
             lane = next(lane for lane in self._lanes_of[device] if self.lane_holds[lane] == FREE)
@@ -452,7 +452,7 @@ class PlainCore:
     def _finishes(self, gang: int, devices: Sequence[int]) -> list[float]:
         """Seconds from now until the gang would finish on each device, as `scheduling.estimate.finish_s` has it."""
         slot, index = divmod(gang, self._tasks)
-        w, kernel = self.workload.w, self.workload.w.kernel.item(self.graph[slot], index)
+        w, kernel = self._w, self._w.kernel.item(self.graph[slot], index)
         own = self._loads()
         load = [mine + others for mine, others in zip(own, self._background, strict=True)]
         demands = w.demand_fixed[kernel].tolist()
@@ -475,7 +475,7 @@ class PlainCore:
     def _fetches(self, gang: int) -> list[tuple[list[int], float]]:
         """Memories that hold the next few inputs of a gang, and the sizes of these inputs in bytes."""
         slot, index = divmod(gang, self._tasks)
-        w, row = self.workload.w, self.graph[slot]
+        w, row = self._w, self.graph[slot]
         end = int(w.in_start[row, index + 1])
         begin = end - self.inputs_left[gang]
         found = []
@@ -516,7 +516,7 @@ class PlainCore:
     def _loads(self) -> list[float]:
         """Load of running workers on each row, by their profiles."""
         if self._own_load is None:
-            w, tasks, load = self.workload.w, self._tasks, [0.0] * len(self._capacity)
+            w, tasks, load = self._w, self._tasks, [0.0] * len(self._capacity)
             for lane, gang in enumerate(self.lane_holds):
                 if gang >= 0:
                     slot, index = divmod(gang, tasks)
@@ -530,7 +530,7 @@ class PlainCore:
     def _seconds(self, gang: int, device: int) -> float:
         """Isolated seconds of a gang on a device; inf where it cannot run."""
         slot, index = divmod(gang, self._tasks)
-        w, row, kind = self.workload.w, self.graph[slot], self._kind[device]
+        w, row, kind = self._w, self.graph[slot], self._kind[device]
         kernel = w.kernel.item(row, index)
         per_unit = w.time_fixed.item(kernel, kind) + w.time_work.item(kernel, kind) * w.work.item(row, index)
         return per_unit * w.units.item(row, index)
@@ -557,7 +557,7 @@ class PlainCore:
         """Engines move inputs together with the kernel that reads them, so all inputs are there at once."""
         if not self._one_memory:
             slot, index = divmod(gang, self._tasks)
-            w, row, memory = self.workload.w, self.graph[slot], self._memory[device]
+            w, row, memory = self._w, self.graph[slot], self._memory[device]
             end = int(w.in_start[row, index + 1])
             for edge in range(end - self.inputs_left[gang], end):
                 source = int(w.in_source[row, edge])
