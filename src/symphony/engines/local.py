@@ -146,7 +146,8 @@ class LocalEngine(Engine):
 
     def put(self, value: Pickled) -> Stored:
         """Store a value: a small one inline, a large one in a file in shared memory. Thread-safe."""
-        stored = process.store(value.head, list(value.buffers), self._folder, self._name())
+        name = self._name() if value.buffers or len(value.head) > process.MAX_INLINE_VALUE_BYTES else ""
+        stored = process.store(value.head, list(value.buffers), self._folder, name)
         return Stored(stored, stored[3])
 
     def get(self, value: Stored) -> Pickled:

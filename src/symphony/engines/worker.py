@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import gc
 import io
 import itertools
@@ -98,20 +99,46 @@ def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[byte
             return _pickled(_Pickler, value)
         except Exception:  # cloudpickle may succeed; if not, it raises the error again
             pass
+    return _pickled(_deep_pickler(), value, refer)
+
+
+@functools.cache
+def _deep_pickler() -> Any:
+    """A pickler that also pickles functions and classes which cannot be imported elsewhere."""
     import cloudpickle
 
     class Deep(cloudpickle.Pickler):
+        refer: Any = None
+
         def reducer_override(self, value: Any) -> Any:
             plain = _as_numpy(value)
             return super().reducer_override(value) if plain is NotImplemented else plain
 
         def persistent_id(self, value: Any) -> Any:
-            return None if refer is None else refer(value)
+            return None if self.refer is None else self.refer(value)
 
-    return _pickled(Deep, value)
+    return Deep
 
 
-def _pickled(kind: Any, value: Any) -> tuple[bytes, list[memoryview]]:
+class _ReferringPickler(pickle.Pickler):
+    refer: Any = None
+
+    def persistent_id(self, value: Any) -> Any:
+        return self.refer(value)
+
+
+def pickled_plain(value: Any, refer: Callable[[Any], Any] | None) -> bytes:
+    """As `pickled`, much faster, for containers of plain values and objects with persistent ids alone."""
+    if refer is None:
+        return pickle.dumps(value, protocol=5)
+    file = io.BytesIO()
+    pickler = _ReferringPickler(file, protocol=5)
+    pickler.refer = refer
+    pickler.dump(value)
+    return file.getvalue()
+
+
+def _pickled(kind: Any, value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[bytes, list[memoryview]]:
     buffers: list[memoryview] = []
 
     def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -122,7 +149,10 @@ def _pickled(kind: Any, value: Any) -> tuple[bytes, list[memoryview]]:
         return False
 
     file = io.BytesIO()
-    kind(file, protocol=5, buffer_callback=out_of_band).dump(value)
+    pickler = kind(file, protocol=5, buffer_callback=out_of_band)
+    if refer is not None:
+        pickler.refer = refer
+    pickler.dump(value)
     return file.getvalue(), buffers
 
 

@@ -6,8 +6,9 @@ import atexit
 import itertools
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
-from symphony.runtime.graph import Graph, Submission, submission
+from symphony.runtime.graph import Graph, Submission, SubmittedTask, submission
 from symphony.runtime.jobs import ClusterJob, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.live_workload import Shapes, task_graph
@@ -158,8 +159,8 @@ class Cluster:
         with self._lock:
             if self.closed:
                 raise EngineError("the cluster is closed", hint="submit within its `with` block, or make a new one")
-            for call in sent.calls:
-                self._send(call.kernel)
+            for kernel in {call.kernel for call in sent.calls}:
+                self._send(kernel)
             arguments = self._put(sent)
             job = JobState(number, sent, arguments, priority)
             job.on_end = on_end
@@ -270,20 +271,25 @@ class Cluster:
 
     def check(self, graph: Submission) -> None:
         """Raise if no device can run one of the tasks."""
-        kernels = {call.kernel: f"{call.kernel.name}" for call in graph.calls}
-        self._check_folder(graph)
+        first: dict[RunnableKernel, SubmittedTask] = {}
+        for call in graph.calls:
+            first.setdefault(call.kernel, call)
+        self._check_folder(first, graph.name)
+        kernels = {kernel: f"{kernel.name}" for kernel in first}
         once = {
             name: Kernel(name, dict.fromkeys(kernel.implementations, Profile(1.0))) for kernel, name in kernels.items()
         }
-        check_graphs(self.topology, once.values(), [task_graph(graph, kernels, [1.0] * len(graph.calls))])
+        # One task of each kernel: all others need the same devices.
+        some = Submission(graph.name, tuple(replace(call, reads=()) for call in first.values()), (), ())
+        check_graphs(self.topology, once.values(), [task_graph(some, kernels, [1.0] * len(some.calls))])
 
-    def _check_folder(self, graph: Submission) -> None:
+    def _check_folder(self, kernels: Iterable[RunnableKernel], name: str) -> None:
         """Raise if a training job could not be resumed on another machine."""
-        trains = any(call.kernel.options.training is not None for call in graph.calls)
+        trains = any(kernel.options.training is not None for kernel in kernels)
         if trains and len(self.topology.machines) > 1 and not self._checkpoints.shared:
             raise InfeasibleError(
                 "a training job needs a folder for its checkpoints that all machines reach",
-                where=f"graph {graph.name!r}",
+                where=f"graph {name!r}",
                 hint="name one: sy.ray(…, checkpoints=DIR), or symphony serve --checkpoints DIR",
             )
 

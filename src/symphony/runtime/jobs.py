@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
 
-@dataclass
+@dataclass(slots=True)
 class Attempt:
     """The record of one run of a task. Times are those of `time.monotonic`."""
 
@@ -48,7 +48,7 @@ class Attempt:
         return ", ".join(self.devices)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class TaskRun:
     """The state of a task."""
 
@@ -70,14 +70,14 @@ class TaskRun:
     token: str = ""  # … and the name of the present attempt there
     progress: Progress | None = None  # the latest report of that attempt …
     unread: Unread | None = None  # … and why there is no newer one
+    kernel: RunnableKernel = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kernel = self.call.kernel
 
     @property
     def name(self) -> str:
         return self.call.name
-
-    @property
-    def kernel(self) -> RunnableKernel:
-        return self.call.kernel
 
 
 class JobState:
@@ -202,4 +202,6 @@ def inputs_of(run: TaskRun) -> Iterable[Stored]:
 
 def size_of(run: TaskRun) -> int:
     """Bytes of a task's arguments and inputs; of its arguments alone while inputs are missing."""
-    return run.arguments.size + sum(value.size for value in inputs_of(run)) if not run.missing else run.arguments.size
+    if run.missing or not (run.call.reads or run.call.held):
+        return run.arguments.size
+    return run.arguments.size + sum(value.size for value in inputs_of(run))

@@ -191,6 +191,9 @@ class Loop:
         self.observer.learn()
 
     def _take_turn(self, events: list[SchedulerEvent]) -> None:
+        if self._early and self.scheduler.is_plain:  # else they are sent again when the core has started their gangs
+            events = [*self._early.values(), *events]
+            self._early.clear()
         began_s = time.monotonic()
         commands = self.scheduler.turn(events, began_s - self._zero_s, self.observer.loads(began_s))
         self._own_time.turn_taken(commands.decisions, time.monotonic() - began_s)

@@ -102,6 +102,7 @@ class PlainCore:
         self._others: RowLoads | None = None
         self._dirty: set[int] = set()  # devices on which a gang may have become startable
         self._began: list[tuple[int, list[int]]] = []  # gangs that started in this turn
+        self.order: list[SchedulerEvent] = []  # the events of the last turn, as they were applied; early ones last
 
     def use(self, workload: LiveWorkload) -> None:
         """Set the workload: its arrays are read at every event."""
@@ -172,7 +173,11 @@ class PlainCore:
     # --- a turn
 
     def turn(self, events: Sequence[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnCommands:
-        """Apply the events, and decide until nothing is left to do."""
+        """Apply the events, and decide until nothing is left to do.
+
+        Engines may run ahead of the core. An event of a gang that has not started is applied after its start, if it
+        starts before the decisions; else it is reported as early. `order` has the events as they were applied.
+        """
         self._moved(now_s)
         if others is not self._others or not self._background:
             background = [UNREAD_LOAD[0]] * len(self._capacity)
@@ -182,15 +187,21 @@ class PlainCore:
         self._own_load = None
         before = self.decisions
         early = np.zeros(len(events), bool)
-        self._began = []
+        self._began, self.order = [], []
+        behind: dict[int, int] = {}  # by gang that has finished before it was started: the number of the event
         for number, event in enumerate(events):
             self.waited = False
-            if event.kind == happened.FINISHED:
-                early[number] = not self._finished(event.who)
-            else:
+            if event.kind != happened.FINISHED:
                 self._apply(event)
+            elif not self._finished(event.who):
+                behind[event.who] = number
+                continue
+            self.order.append(event)
             if self._dirty:
                 self._start_all()
+        self._catch_up(behind, events)
+        early[list(behind.values())] = True
+        self.order += [events[number] for number in behind.values()]
         self._decide_all()
         width = self._form.device.shape[1]
         started = np.fromiter((gang for gang, _ in self._began), np.int32, len(self._began))
@@ -201,6 +212,17 @@ class PlainCore:
         wake_s = self.wake_s if self.waited else math.inf
         made = self.decisions - before
         return TurnCommands(started, devices, NO_GANGS, early, np.asarray(self.job), wake_s, made, 0, stuck)
+
+    def _catch_up(self, behind: dict[int, int], events: Sequence[SchedulerEvent]) -> None:
+        """Apply events of gangs that had not started, once they have. Leaves the others in `behind`."""
+        at = 0  # in the list of those that have started
+        while behind and at < len(self._began):
+            gang = self._began[at][0]
+            at += 1
+            if gang in behind and self._finished(gang):
+                self.order.append(events[behind.pop(gang)])
+                if self._dirty:
+                    self._start_all()
 
     def _moved(self, now_s: float) -> None:
         """Set the clock. READY gangs that could have started in the meantime were held for that time."""

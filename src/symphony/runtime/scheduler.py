@@ -143,6 +143,11 @@ class Scheduler:
         return commands
 
     @property
+    def is_plain(self) -> bool:
+        """Whether turns are taken in plain Python: they accept early events again at any time."""
+        return isinstance(self._core, PlainCore)
+
+    @property
     def events_per_turn(self) -> int:
         """How many events a turn takes at most."""
         return MAX_PLAIN_EVENTS if isinstance(self._core, PlainCore) else EVENTS_PER_TURN
