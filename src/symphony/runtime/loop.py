@@ -377,10 +377,10 @@ class Loop:
         """The next tasks of the queues of devices on which all kernels are short."""
         sent = [len(runs) for runs in self._occupancy.on]
         is_long = [bool(runs) for runs in self._long]
-        for run, devices, _ in to_send:
+        for starts, devices, _ in to_send:
             for device in devices:
                 sent[device] += 1
-                is_long[device] = is_long[device] or self._seconds(run, device) >= SHORT_KERNEL_S
+                is_long[device] = is_long[device] or self._seconds(starts, device) >= SHORT_KERNEL_S
         open_devices = {
             device for device, count in enumerate(sent) if 0 < count < self._enough[device] and not is_long[device]
         }
