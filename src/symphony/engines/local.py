@@ -488,10 +488,20 @@ class LocalEngine(Engine):
         self._flush(worker)
 
     def _without_large_inputs(self, inputs: Sequence[Stored]) -> Sequence[Stored]:
-        """Move small inputs into files if together they would make a message too long."""
+        """Move small inputs into one file if together they would make a message too long."""
         if sum(len(value.at[0] or b"") for value in inputs) <= process.MAX_INLINE_VALUE_BYTES:
             return inputs
-        return [value if value.at[1] is not None else _spilled(value, self._folder, self._name()) for value in inputs]
+        name, heads, kept, at = self._name(), [], [], 0
+        for value in inputs:
+            head, file, _, size = value.at
+            if file is not None:
+                kept.append(value)
+                continue
+            kept.append(Stored((None, name, ((at, len(head)),), size), size))
+            heads.append(head)
+            at += len(head)
+        Path(self._folder, name).write_bytes(b"".join(heads))
+        return kept
 
     def _name(self) -> str:
         return f"e{next(self._files)}"
@@ -656,12 +666,6 @@ def _watch(pid: int) -> int:
         return os.pidfd_open(pid)
     except OSError:
         return -1
-
-
-def _spilled(value: Stored, folder: str, name: str) -> Stored:
-    head = value.at[0]
-    Path(folder, name).write_bytes(head)
-    return Stored((None, name, ((0, len(head)),), value.size), value.size)
 
 
 def _check(topology: Topology) -> None:

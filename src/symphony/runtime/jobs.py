@@ -98,7 +98,7 @@ class JobState:
         self.admitting_s = 0.0  # … and how long its admission took, without waiting for a free row
         self.row = -1  # in the live workload
         self.window: TaskWindow | None = None  # None: the core knows all tasks
-        self.over_in_core = False  # the core was told that no task of the window is left
+        self.over_in_core = False  # DROPPED was sent to the core: no task of the window is left
         self.slot = -1  # in the core
         self.admitted = -1  # its number in the core
         self.status = WAITING
