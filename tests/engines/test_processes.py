@@ -6,14 +6,23 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from symphony.engines import processes
+from symphony.engines.local import LocalEngine
 from tests.engines.test_local import Driver
-from tests.engines.test_local import driver as driver
+from tests.runtime.machines import machine
 from tests.waiting import has_ended, wait_until
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    engine = LocalEngine(machine(others=1))
+    yield Driver(engine)
+    engine.close()
 
 
 def _daemon(path: str) -> int:
@@ -113,8 +122,9 @@ def test_the_processes_of_an_engine_that_has_ended_are_found_by_their_environmen
 
 
 def test_workers_are_the_first_to_be_killed_where_memory_runs_out(driver: Driver) -> None:
-    [event] = driver.run(driver.work(lambda: open("/proc/self/oom_score_adj").read()))
-    assert int(driver.value(event)) == processes.FIRST_TO_KILL > int(Path("/proc/self/oom_score_adj").read_text())
+    path = Path("/proc/self/oom_score_adj")
+    [event] = driver.run(driver.work(path.read_text))
+    assert int(driver.value(event)) == processes.FIRST_TO_KILL > int(path.read_text())
 
 
 def test_a_tree_of_processes_that_keeps_forking_is_ended(tmp_path: Path) -> None:

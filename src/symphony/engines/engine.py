@@ -10,8 +10,8 @@ cannot hand dispatched work back. One thread calls all methods but `put`, `get`,
        └── device goes down ──► Stopped for all that was on it, and DeviceDown
 
 Every piece of work that was dispatched ends in exactly one `Finished`, `Failed` or `Stopped`. `sy.testing.check_engine`
-checks this. Subclass `Engine`: the members with a default (`notes`, `whole_gangs`, `several_cores`, `processes`,
-`release`) are optional.
+checks this. Subclass `Engine`: the members with a default (`notes`, `whole_gangs`, `contained`, `several_cores`,
+`processes`, `release`) are optional.
 """
 
 from __future__ import annotations
@@ -172,6 +172,7 @@ class Engine(Protocol):
 
     notes: Sequence[str] = ()  # for the user: for instance, devices that did not start, and why
     whole_gangs: bool = False  # whether it takes a gang as one piece of work (`gangs.py`)
+    contained: Sequence[str] = ()  # who enforces which limits of jobs, in sentences
     several_cores: bool = False  # whether work may hold several slots of a CPU, and its memory is bounded
 
     def inventory(self) -> Topology:

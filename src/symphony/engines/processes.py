@@ -119,14 +119,18 @@ def _anonymous(pid: int) -> int:
     return (int(words[1]) - int(words[2])) * _PAGE
 
 
-def end_all(list_them: Callable[[], Collection[int]]) -> bool:
-    """Kill processes until none is listed: they may start others meanwhile. Whether all have ended in time."""
+def end_all(list_them: Callable[[], Collection[int]], wait: bool = False) -> bool:
+    """Kill processes until none is listed: they may start others meanwhile. Whether all have ended in time.
+
+    `wait`: also wait for those that are children of this process, which nobody else does.
+    """
     until = time.monotonic() + ENDING_S
     while pids := list_them():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        _reap(pids)
+        if wait:
+            _reap(pids)
         if time.monotonic() > until:
             return False
         time.sleep(0.001)
@@ -141,7 +145,7 @@ def end_tree(root: int, without: Collection[int] = ()) -> bool:
         # Zombies with another parent are that parent's to wait for: they have ended.
         return [pid for pid in tree(root, found, without) if not found[pid].zombie or found[pid].parent == os.getpid()]
 
-    return end_all(left)
+    return end_all(left, wait=root == os.getpid())
 
 
 def end_marked(folder: str) -> bool:

@@ -26,7 +26,7 @@ from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import ClusterJob, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
-from symphony.runtime.live_workload import Shapes, task_graph
+from symphony.runtime.live_workload import CPU, Shapes, task_graph
 from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
@@ -272,10 +272,40 @@ class Cluster:
         """Raise if no device can run one of the tasks."""
         kernels = {call.kernel: f"{call.kernel.name}" for call in graph.calls}
         self._check_folder(graph)
-        once = {
-            name: Kernel(name, dict.fromkeys(kernel.implementations, Profile(1.0))) for kernel, name in kernels.items()
-        }
+        for kernel in kernels:
+            self._check_cores(kernel, graph)
+        once = {name: self._placeable(kernel, name) for kernel, name in kernels.items()}
         check_graphs(self.topology, once.values(), [task_graph(graph, kernels, [1.0] * len(graph.calls))])
+
+    def _placeable(self, kernel: RunnableKernel, name: str) -> Kernel:
+        """A kernel with the memory that it needs on each device kind."""
+        kinds = self.topology.kinds
+        main = {word for kind in kinds if kind.type == CPU for word in (kind.name, kind.type)}
+        memory = kernel.options.memory
+        return Kernel(
+            name, {device: Profile(1.0, memory=memory if device in main else 0.0) for device in kernel.implementations}
+        )
+
+    def _check_cores(self, kernel: RunnableKernel, graph: Submission) -> None:
+        """Raise if no CPU has as many slots as a kernel asks for cores."""
+        cores, where = kernel.options.cores, f"graph {graph.name!r}: kernel {kernel.name!r}"
+        if cores == 1:
+            return
+        if not self._engine.several_cores:
+            raise InfeasibleError(
+                f"it asks for {cores} cores, and this engine gives one to each kernel",
+                where=where,
+                hint="leave cores out, or use sy.local() or symphony serve without --ray",
+            )
+        present = [kind for kind in self.topology.kinds if self.topology.kind_counts[kind.name]]
+        able = [kind for kind in present if {kind.name, kind.type} & kernel.implementations.keys()]
+        if able and all(kind.type == CPU and kind.slots < cores for kind in able):
+            most = max(kind.slots for kind in able)
+            raise InfeasibleError(
+                f"it asks for {cores} cores, and the largest device of {self.topology.name!r} has {most}",
+                where=where,
+                hint=f"write cores={most} or less",
+            )
 
     def _check_folder(self, graph: Submission) -> None:
         """Raise if a training job could not be resumed on another machine."""

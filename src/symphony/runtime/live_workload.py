@@ -35,6 +35,7 @@ from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE, Profiles
 from symphony.scheduling.state import Core
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
+CPU = "cpu"
 DEFAULT_COMPUTE_DEMAND = 1.0  # of a worker: a core, or a whole accelerator until it was observed to use less
 MIN_OBSERVED_RUNS = 3  # runs with machine figures before the figures change the demand
 MIN_DEMAND_SHARE = 0.05  # of an accelerator or a link; less counts as no demand: there is always other traffic
@@ -90,9 +91,13 @@ class LiveWorkload:
         return tuple(getattr(self.w, name) for name in LEARNED_ARRAYS)
 
     def kinds_of(self, kernel: RunnableKernel) -> list[int]:
-        """Device kinds with at least one device for which a kernel has an implementation."""
-        counts, kinds = self.topology.kind_counts, enumerate(self.topology.kinds)
-        return [k for k, kind in kinds if counts[kind.name] and self.function(kernel, k) is not None]
+        """Device kinds with at least one device for which a kernel has an implementation, and enough cores."""
+        counts, cores = self.topology.kind_counts, kernel.options.cores
+        return [
+            k
+            for k, kind in enumerate(self.topology.kinds)
+            if counts[kind.name] and self.function(kernel, k) is not None and (kind.type != CPU or kind.slots >= cores)
+        ]
 
     def function(self, kernel: RunnableKernel, kind: int) -> str | None:
         """The key of the implementation for a device kind: its name, else its type; None if there is neither."""
@@ -229,7 +234,11 @@ class LiveWorkload:
         return kernels
 
     def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
-        """Demand of a worker, by the kind of the rows on its route."""
+        """Demand of a worker, by the kind of the rows on its route.
+
+        To the core, a worker has one slot. One with several cores demands as many: while it and others have more than
+        the device, all are expected to take longer. In fact the engine starts it when enough slots are free.
+        """
         figures = {
             name: figure.mean
             for name, figure in self.profiles.seen(kernel.key, device).items()
@@ -237,6 +246,8 @@ class LiveWorkload:
         }
         busy = figures.get(GPU_BUSY_FIGURE, DEFAULT_COMPUTE_DEMAND)
         demand = {"compute": min(busy, DEFAULT_COMPUTE_DEMAND) if busy > MIN_DEMAND_SHARE else 0.0}
+        if self.topology.kind_of[device].type == CPU:
+            demand["compute"] *= kernel.options.cores
         memory_share = self.profiles.demand(kernel.key, device).reported_share
         if memory_share and device in self._memory:
             demand["memory"] = memory_share * self._memory[device]
@@ -253,7 +264,9 @@ class LiveWorkload:
             timing, (held_s, per_byte_s) = self.profiles.timing(kernel.key, device), self._times(kernel, kind)
             if handling_s is not None and kernel.options.training is None:
                 held_s += timing.around_s if timing.around or timing.behind else handling_s
-            profiles[device] = Profile(held_s, per_byte_s, demand=self._demand(kernel, device))
+            main_memory = self.topology.kind_of[device].type == CPU  # accelerators have their own
+            memory = kernel.options.memory if main_memory else 0.0
+            profiles[device] = Profile(held_s, per_byte_s, demand=self._demand(kernel, device), memory=memory)
         # A kernel that no device can run keeps its implementations: the check of the whole problem reports it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 

@@ -314,7 +314,10 @@ class Loop:
             next_run = self._run_of(gang, commands)
             if not short[device] or next_run is None or id(next_run) in started or next_run.job.over.is_set():
                 continue
-            if next_run.number >= 0 or next_run.value is not None or next_run.kernel.options.workers > 1:
+            if next_run.number >= 0 or next_run.value is not None:
+                continue
+            options = next_run.kernel.options
+            if options.workers > 1 or options.cores > 1 or options.memory:
                 continue
             seconds = self._seconds(next_run, device)
             per_slot = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
@@ -369,6 +372,8 @@ class Loop:
             timeout_s=run.kernel.options.timeout_s,
             others=tuple(devices[1:]),
             job=run.job.number,
+            cores=run.kernel.options.cores,
+            memory=run.kernel.options.memory or math.inf,
         )
         return self.saving.begin(run, work)
 
