@@ -187,25 +187,25 @@ def test_files_of_a_job_are_limited_and_go_with_it(monkeypatch: pytest.MonkeyPat
         assert not os.path.exists(name)
 
 
-def test_a_job_that_leaves_too_much_behind_loses_its_idle_process() -> None:
-    def leave(path):
+def test_a_job_that_leaves_too_much_behind_loses_its_idle_process(tmp_path: Path) -> None:
+    def leave(go):
         import os
-        import pathlib
         import time
 
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             os.setsid()
+            while not os.path.exists(go):
+                time.sleep(0.01)
             held = [b"x" * 1_000_000 for _ in range(200)]
-            pathlib.Path(path).write_text(str(os.getpid()))
             time.sleep(3600)
             del held
-        while not os.path.exists(path):
-            time.sleep(0.001)
+        return pid
 
-    with driven(Containment(Allowance(memory=400 * MB), Allowance(memory=150 * MB)), slots=1) as driver:
-        path = driver.engine._folder + "/pid"
-        driver.run(driver.work(leave, path, user="ann", job=1))
-        pid = int(wait_until(lambda: Path(path).read_text()))
+    with driven(Containment(Allowance(memory=150 * MB)), slots=1) as driver:
+        pid = driver.value(driver.run(driver.work(leave, str(tmp_path / "go"), user="ann", job=1))[0])
+        assert not has_ended(pid)
+        (tmp_path / "go").touch()
         wait_until(lambda: driver.engine.poll(0.01) or has_ended(pid))
 
 
