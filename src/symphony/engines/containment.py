@@ -225,7 +225,7 @@ class Supervisor:
             if one is not None:
                 job = one.user, one.job
                 if one.group is not None:
-                    self._refused.pop(one.group.path, None)
+                    self._refused.pop(one.group.path / "pids.events", None)
                 self._spent[job] = self._spent.get(job, 0.0) + self._cpu.pop(worker, 0.0)
 
     def job_over(self, user: str, job: int) -> None:
@@ -313,17 +313,17 @@ class Supervisor:
         if "pids" in self._controllers and math.isfinite(limit.processes):
             # Linux counts refused forks in the group that forks, since 6.11 in the one whose limit was reached.
             groups = [one.group for one in members if one.group is not None]
-            common = {Cgroup(group.path.parents[levels - 1]).path for group in groups}
-            refused = [self._has_refused(path) for path in [*common, *(group.path for group in groups)]]
-            if any(refused):
+            files = {group.path.parents[levels - 1] / "pids.events.local" for group in groups}
+            files |= {group.path / "pids.events" for group in groups}
+            if any([self._has_refused(file) for file in files]):
                 worst = max(members, key=lambda one: used[one.worker].processes)
                 text = f"processes: it tried to start more than the {limit.processes:g} that {whose}"
                 yield Breach(worst.worker, worst.attempt, text, POLICY_HINT)
 
-    def _has_refused(self, path: Path) -> bool:
+    def _has_refused(self, file: Path) -> bool:
         """Whether a group has refused a fork since the last call."""
-        before, self._refused[path] = self._refused.get(path, 0), Cgroup(path).count("pids.events", "max")
-        return self._refused[path] > before
+        before, self._refused[file] = self._refused.get(file, 0), Cgroup(file.parent).count(file.name, "max")
+        return self._refused[file] > before
 
     def _bytes(self, job: tuple[str, int], members: list[Watched], now_s: float) -> float:
         """Bytes of a job's files."""

@@ -35,7 +35,7 @@ FORK, REAP = b"f", b"r"
 REQUEST, ANSWER = "<cq", "<cq"  # kind, and a pid or an exit status
 UNKNOWN = -signal.SIGKILL  # assumed where the exit status of a process is not known
 PATIENCE_S = 10.0  # for killed processes to end
-SWEEP_AFTER_S = 0.05  # from the end of a worker to the end of what it has left: a search takes milliseconds
+SWEEP_AFTER_S = 0.2  # from the end of a worker to the end of what it has left: a search takes milliseconds
 SHARED = ("cloudpickle", "numpy")  # imported before the first fork
 
 

@@ -138,7 +138,9 @@ class LocalEngine(Engine):
         self.contained: list[str] = []  # who enforces what, in sentences
         self._temporary = ""  # folder for the temporary folders of jobs
         if self._contained:
-            self._groups, note = open_cgroups()
+            note = "cgroups are used with --limits only"
+            if self._containment.limits:
+                self._groups, note = open_cgroups()
             self.contained = enforcement(self._containment, self._groups, note)
             self._temporary = str(scratch(Path(tempfile.gettempdir()), "symphony-jobs"))
             os.chmod(self._temporary, 0o711)
@@ -148,6 +150,7 @@ class LocalEngine(Engine):
         self._supervisor = Supervisor(self._containment, self._groups, self._on_breach)
         self._began: dict[tuple[str, int], float] = {}  # when the first work of each job started
         self._threaded: dict[int, ForkServer] = {}  # for workers with several cores
+        self._old_groups: list[Cgroup] = []  # to be removed when their processes have ended
         self._lent: dict[int, list[_Slot]] = {}  # further slots of work for several cores
         self._files = itertools.count()  # numbers of files for values; used by several threads
         self._workers = itertools.count()
@@ -275,7 +278,8 @@ class LocalEngine(Engine):
         if self._began.pop((user, job), None) is not None:
             self._supervisor.job_over(user, job)
             if self._groups is not None:
-                self._groups.job(user, job).remove()
+                self._groups.job(user, job).kill()
+                self._old_groups.append(self._groups.job(user, job))
             shutil.rmtree(self._job_folder(user, job), ignore_errors=True)
 
     def wake(self) -> None:
@@ -520,8 +524,11 @@ class LocalEngine(Engine):
 
     def _remove_group(self, worker: _Worker) -> None:
         if worker.group is not None:
-            worker.group.remove()
+            worker.group.kill()
+            self._old_groups.append(worker.group)
             worker.group = None
+            # Those whose processes have not quite ended are removed with the next one.
+            self._old_groups = [group for group in self._old_groups if not group.removed()]
 
     def _report_death(self, slot: _Slot, code: int, worker: _Worker) -> None:
         work, stopped = slot.work[0], slot.stopped
@@ -639,7 +646,6 @@ class LocalEngine(Engine):
             self._groups.user(user).bound(*_bounds(policy.of_user(user)))
             self._groups.job(user, work.job).bound(*_bounds(policy.job))
             worker.group = self._groups.worker(user, work.job, worker.name)
-            worker.group.enter(worker.pid)
         temporary = self._job_folder(user, work.job)
         os.makedirs(temporary, 0o700, exist_ok=True)
         environment, limits, folders = {"TMPDIR": temporary}, [(resource.RLIMIT_CORE, 0)], []
@@ -655,7 +661,8 @@ class LocalEngine(Engine):
                 folders.append(os.path.dirname(work.output.folder))
                 os.makedirs(folders[0], 0o700, exist_ok=True)
                 os.chown(folders[0], account[0], account[1])
-        worker.outbox += process.framed(("confine", environment, limits, folders, account))
+        group = "" if worker.group is None else str(worker.group.path)
+        worker.outbox += process.framed(("confine", group, environment, limits, folders, account))
 
     def _job_folder(self, user: str, job: int) -> str:
         """The temporary folder of a job."""

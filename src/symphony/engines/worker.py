@@ -507,12 +507,18 @@ class _Process:
 
     def confine(
         self,
+        group: str,
         environment: dict[str, str],
         limits: Sequence[tuple[int, int]],
         folders: Sequence[str],
         account: tuple[int, int, Sequence[int], str] | None,
     ) -> None:
-        """Before its first kernel: set limits, open `folders`, and become another user (uid, gid, groups, home)."""
+        """Before its first kernel: enter a control group, set limits, open `folders`, and become another user (uid,
+        gid, groups, home).
+        """
+        if group:
+            with open(os.path.join(group, "cgroup.procs"), "w") as file:
+                file.write("0")
         for folder in folders:
             with contextlib.suppress(OSError):
                 self.opened[folder] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
