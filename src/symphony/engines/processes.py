@@ -122,7 +122,7 @@ def _anonymous(pid: int) -> int:
 def end_all(list_them: Callable[[], Collection[int]], wait: bool = False) -> bool:
     """Kill processes until none is listed: they may start others meanwhile. Whether all have ended in time.
 
-    `wait`: also wait for those that are children of this process, which nobody else does.
+    `wait`: also wait for those that are children of this process, if no other code does.
     """
     until = time.monotonic() + ENDING_S
     while pids := list_them():
