@@ -158,7 +158,7 @@ def test_cpu_time_of_processes_that_have_ended_counts() -> None:
 
 
 def test_files_of_a_job_are_limited_and_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("symphony.engines.containment.DISK_CHECK_S", 0.1)
+    monkeypatch.setattr("symphony.engines.containment.DISK_MEASURE_S", 0.1)
 
     def fill(megabytes, stay):
         import tempfile

@@ -110,7 +110,7 @@ def test_a_daemon_does_not_outlive_an_engine_that_is_killed(tmp_path: Path) -> N
 
 
 def test_the_processes_of_an_engine_that_has_ended_are_found_by_their_environment(tmp_path: Path) -> None:
-    mark = {processes.MARK: str(tmp_path)}
+    mark = {processes.ENGINE_VARIABLE: str(tmp_path)}
     others = [subprocess.Popen(["sleep", "3600"], env=env) for env in ({**os.environ, **mark}, dict(os.environ))]
     try:
         assert processes.end_marked(str(tmp_path))
@@ -168,7 +168,7 @@ def test_usage_counts_memory_and_threads_of_a_tree() -> None:
     finally:
         child.kill()
         child.wait()
-    assert processes.usage([child.pid]) == processes.Usage()
+    assert processes.usage([child.pid]) == processes.ProcessUsage()
 
 
 @pytest.mark.parametrize("without", [False, True])

@@ -20,7 +20,6 @@ import os
 import re
 import time
 from pathlib import Path
-from urllib.parse import quote
 
 CONTROLLERS = ("memory", "pids", "cpu")
 CPU_PERIOD_US = 100_000
@@ -111,7 +110,7 @@ class CgroupTree:
         self.root, self.controllers = Cgroup(root), controllers
 
     def user(self, user: str) -> Cgroup:
-        return self._made(self.root.path / quote(user, safe=""))
+        return self._made(self.root.path / _file_name(user))
 
     def job(self, user: str, job: int) -> Cgroup:
         return self._made(self.user(user).path / str(job))
@@ -218,6 +217,11 @@ def _remove_abandoned(base: Path) -> None:
             Cgroup(old).remove()
         except (OSError, ValueError):
             continue
+
+
+def _file_name(user: str) -> str:
+    """A different name for every user, without dots and slashes."""
+    return re.sub(r"[^A-Za-z0-9_-]", lambda found: f"%{ord(found[0]):x}.", user)
 
 
 def _text(path: Path) -> str:

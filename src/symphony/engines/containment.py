@@ -17,7 +17,7 @@ The administrator writes the limits into a file (`symphony serve --limits FILE`)
     memory = "64 GB"
 
 Where cgroups are delegated to the service, Linux enforces memory, processes and cores. A thread (`Supervisor`) measures
-the rest, and all of it where there are no cgroups, every `CHECK_S`. Work beyond a limit is ended.
+the rest, and all of it where there are no cgroups, every `MEASURE_S`. Work beyond a limit is ended.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from symphony.engines.cgroups import Cgroup, CgroupTree
 from symphony.problem import units
 from symphony.problem.errors import InputError
 
-CHECK_S = 0.2
-DISK_CHECK_S = 2.0  # a folder may hold many files
+MEASURE_S = 0.2
+DISK_MEASURE_S = 2.0  # a folder may hold many files
 MAX_COUNTED_FILES = 100_000  # of a folder; the rest is not counted
 DIMENSIONS = {
     "memory": "bytes",
@@ -143,7 +143,7 @@ def enforcement(containment: Containment, groups: CgroupTree | None, note: str) 
         text.append(f"{_listed(kernel)} of jobs: bounded by cgroups")
     measured = sorted(limited - set(kernel) - {"cores"})
     if measured:
-        text.append(f"{_listed(measured)} of jobs: measured every {CHECK_S:g} s (disk: {DISK_CHECK_S:g} s)")
+        text.append(f"{_listed(measured)} of jobs: measured every {MEASURE_S:g} s (disk: {DISK_MEASURE_S:g} s)")
     if "cores" in limited and "cores" not in kernel:
         text.append("cores of jobs: not enforced without cgroups; workers are pinned to the cores of their slots")
     unlimited = [name for name in DIMENSIONS if name not in limited]
@@ -249,7 +249,7 @@ class Supervisor:
                 continue
             for breach in self.breaches(watched, time.monotonic()):
                 self._report(breach)
-            self._closing.wait(CHECK_S)
+            self._closing.wait(MEASURE_S)
 
     def breaches(self, watched: Sequence[Watched], now_s: float) -> Iterator[Breach]:
         """Those beyond a limit at present."""
@@ -275,7 +275,7 @@ class Supervisor:
             yield from self._of_user(user, members, used)
 
     def _of_job(
-        self, job: tuple[str, int], members: list[Watched], used: dict[str, processes.Usage], now_s: float
+        self, job: tuple[str, int], members: list[Watched], used: dict[str, processes.ProcessUsage], now_s: float
     ) -> Iterator[Breach]:
         limit, whose = self._containment.job, "a job may use"
         yield from self._at_once(limit, members, used, whose, levels=1)
@@ -287,7 +287,7 @@ class Supervisor:
                 for one in members:
                     yield Breach(one.worker, one.attempt, _beyond(name, value, most, whose), POLICY_HINT)
 
-    def _of_user(self, user: str, members: list[Watched], used: dict[str, processes.Usage]) -> Iterator[Breach]:
+    def _of_user(self, user: str, members: list[Watched], used: dict[str, processes.ProcessUsage]) -> Iterator[Breach]:
         limit, whose = self._containment.of_user(user), f"all jobs of {user} may use"
         yield from self._at_once(limit, members, used, whose, levels=2)
         size = sum(self._disk.get(job, (0.0, 0.0))[0] for job in {(one.user, one.job) for one in members})
@@ -298,7 +298,7 @@ class Supervisor:
                     yield Breach(one.worker, one.attempt, _beyond("disk", size, limit.disk, whose), POLICY_HINT)
 
     def _at_once(
-        self, limit: Allowance, members: list[Watched], used: dict[str, processes.Usage], whose: str, levels: int
+        self, limit: Allowance, members: list[Watched], used: dict[str, processes.ProcessUsage], whose: str, levels: int
     ) -> Iterator[Breach]:
         """Limits on the sum of all workers, whose groups have a common one so many `levels` above: the one that uses
         most is reported.
@@ -330,7 +330,7 @@ class Supervisor:
         if not math.isfinite(min(self._containment.job.disk, self._containment.of_user(job[0]).disk)):
             return 0.0
         size, at_s = self._disk.get(job, (0.0, -math.inf))
-        if now_s < at_s + DISK_CHECK_S:
+        if now_s < at_s + DISK_MEASURE_S:
             return size
         prefixes = tuple(f"{one.worker}-" for one in members)
         folders = {folder for one in members for folder in one.folders}

@@ -919,7 +919,7 @@ def _bounds(limit: Allowance) -> tuple[float, float, float]:
 
 def _cpu_server(folder: str, cores: int = 1) -> ForkServer:
     threads = dict.fromkeys(process.THREAD_VARIABLES, str(cores))
-    return ForkServer({"JAX_PLATFORMS": "cpu", **threads, processes.MARK: folder}, cores)
+    return ForkServer({"JAX_PLATFORMS": "cpu", **threads, processes.ENGINE_VARIABLE: folder}, cores)
 
 
 def _slots(topology: Topology, folder: str) -> list[_Slot]:
@@ -933,7 +933,7 @@ def _slots(topology: Topology, folder: str) -> list[_Slot]:
         kind = topology.kind_of[device.kind]
         if kind.type == GPU:
             environment = {"CUDA_VISIBLE_DEVICES": _visible(next(gpus)), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-            gpu = ForkServer({**environment, processes.MARK: folder})
+            gpu = ForkServer({**environment, processes.ENGINE_VARIABLE: folder})
             slots += [_Slot(number, (), GPU, gpu) for _ in range(kind.slots)]
         else:
             slots += [_Slot(number, (next(next_cpu),), "", cpu) for _ in range(kind.slots)]

@@ -18,13 +18,13 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 _SET_CHILD_SUBREAPER, _SET_DUMPABLE = 36, 4  # of prctl(2)
-MARK = "SYMPHONY_ENGINE"  # environment variable of the processes of an engine: names its folder
+ENGINE_VARIABLE = "SYMPHONY_ENGINE"  # environment variable of the processes of an engine: names its folder
 FIRST_TO_KILL = 1000  # of oom_score_adj: where memory runs out, the kernel kills such processes first
 ENDING_S = 5.0  # for killed processes to end
 _PAGE, _TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
-class Usage(NamedTuple):
+class ProcessUsage(NamedTuple):
     """What processes use at present."""
 
     memory: float = 0.0  # bytes of anonymous memory
@@ -96,7 +96,7 @@ def tree(root: int, found: dict[int, _Process] | None = None, without: Collectio
     return inside[1:]
 
 
-def usage(pids: Collection[int], found: dict[int, _Process] | None = None) -> Usage:
+def usage(pids: Collection[int], found: dict[int, _Process] | None = None) -> ProcessUsage:
     """What these processes use together. Memory that they share since a fork counts for each."""
     memory, processes, cpu_s = 0, 0, 0.0
     for pid in pids:
@@ -107,7 +107,7 @@ def usage(pids: Collection[int], found: dict[int, _Process] | None = None) -> Us
         if not one.zombie:
             processes += one.threads
             memory += _anonymous(pid)
-    return Usage(memory, processes, cpu_s)
+    return ProcessUsage(memory, processes, cpu_s)
 
 
 def _anonymous(pid: int) -> int:
@@ -150,7 +150,7 @@ def end_tree(root: int, without: Collection[int] = ()) -> bool:
 
 def end_marked(folder: str) -> bool:
     """Kill all processes of an engine that has ended, wherever they are, unless they changed their environment."""
-    mark = f"{MARK}={folder}".encode()
+    mark = f"{ENGINE_VARIABLE}={folder}".encode()
     return end_all(lambda: [pid for pid, environment in _environments() if mark in environment])
 
 
