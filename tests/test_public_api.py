@@ -48,6 +48,7 @@ PUBLIC = [
     "JobRecord",
     "Kernel",
     "KernelError",
+    "KernelLimitError",
     "KernelTimeoutError",
     "LimitError",
     "LocalEngine",

@@ -627,3 +627,45 @@ def test_a_machine_is_described_by_a_file_as_everywhere_else() -> None:
         assert [device.name for device in cluster.topology.devices] == ["here/cpu-0", "here/cpu-1"]
     with pytest.raises(sy.InputError, match="unknown topology 'nonsense'"):
         sy.local("nonsense")
+
+
+def test_cores_and_memory_are_held_refused_and_enforced(tmp_path: Path) -> None:
+    topology = machine()
+    topology = replace(topology, kinds=(replace(topology.kinds[0], memory=1e9), *topology.kinds[1:]))
+
+    def alone(folder, name):
+        """How many others run at the same time, and the number of threads."""
+        import os
+        import pathlib
+        import time
+
+        here = pathlib.Path(folder, name)
+        here.touch()
+        time.sleep(0.1)
+        others = len(os.listdir(folder)) - 1
+        here.unlink()
+        return others, os.environ["OMP_NUM_THREADS"]
+
+    def hold():
+        import time
+
+        held = [b"x" * 1_000_000 for _ in range(200)]
+        time.sleep(3600)
+        return len(held)
+
+    threads = sy.kernel(cores=2, name="threads")(alone)
+    large = sy.kernel(memory="600 MB", name="large")(alone)
+    with sy.local(topology, profiles=tmp_path / "profiles.json") as cluster:
+        for kernel, cores in ((threads, "2"), (large, "1")):
+            folder = tmp_path / kernel.name
+            folder.mkdir()
+            graph = sy.graph("side by side")
+            for number in range(4):
+                graph.task(kernel, str(folder), str(number))
+            assert cluster.submit(graph).result() == ((0, cores),) * 4  # two slots, but never two at once
+        with pytest.raises(sy.KernelLimitError, match="100 MB the kernel asked for"):
+            cluster.submit(one(sy.kernel(memory="100 MB")(hold))).result()
+        with pytest.raises(sy.InfeasibleError, match="3 cores, and the largest device of 'test machine' has 2"):
+            cluster.submit(one(sy.kernel(cores=3)(hold)))
+        with pytest.raises(sy.InfeasibleError, match="needs 2 GB of memory"):
+            cluster.submit(one(sy.kernel(memory="2 GB")(hold)))

@@ -66,3 +66,18 @@ def test_a_training_job_must_take_the_handle_of_its_run() -> None:
         sy.training(steps=3)(train)
     assert "def train(job, …)" in refused.value.hint
     assert sy.training(steps=3)(lambda *all_of_them: len(all_of_them))() == 1
+
+
+def test_cores_and_memory_are_checked() -> None:
+    made = sy.kernel(cores=2, memory="1.5 GB")(lambda: None)
+    assert (made.options.cores, made.options.memory) == (2, 1.5e9)
+    trains = sy.training(steps=3, cores=2, memory=1e6)(lambda job: None)
+    assert (trains.options.cores, trains.options.memory) == (2, 1e6)
+    for options, message in (
+        ({"cores": 0}, "cores is 0"),
+        ({"memory": "8 XB"}, "memory: '8 XB'"),
+        ({"memory": -1}, "-1"),
+    ):
+        with pytest.raises(sy.WorkloadError, match=message) as caught:
+            sy.kernel(**options)(lambda: None)
+        assert caught.value.hint

@@ -239,3 +239,18 @@ def test_gangs_keep_the_time_for_which_they_were_held_when_rooms_grow() -> None:
     before.held.whole[8 + 1] = 7  # gang 1 of the second job
     grown = enlarged_core(before, after, small.shapes, large.shapes)
     assert np.flatnonzero(grown.held.whole).tolist() == [24 + 1] and grown.held.part.shape == after.held.part.shape
+
+
+def test_cores_are_a_demand_and_memory_a_footprint_of_cpus() -> None:
+    topology = machine(slots=4, others=1, memory=4e6)
+    live = LiveWorkload(topology, Profiles(None), SHAPES)
+    both = sy.kernel(name="both", cores=3, memory="1 MB")(lambda *_: None)
+    both.implementation(device="accelerator")(lambda *_: None)
+    kernels, _ = lowered(live, chain(both), [1])
+    on_cpu, beside = (kernels[0].implementations[kind] for kind in ("small", "big"))
+    assert (on_cpu.demand["compute"], on_cpu.memory) == (3.0, 1e6)
+    assert (beside.demand["compute"], beside.memory) == (1.0, 0.0)
+    row = live.add(chain(both), [1])
+    assert live.w.footprint[row, 0, :2].tolist() == [976, 0]  # KiB
+    wide, large = sy.kernel(name="wide", cores=5)(lambda: None), sy.kernel(name="large", memory="5 MB")(lambda: None)
+    assert live.kinds_of(both) == [0, 1] and live.kinds_of(wide) == live.kinds_of(large) == []

@@ -27,7 +27,7 @@ from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=4, tasks=12, edges=24, kernels=8, workers=4)
 FREE = (ABSENT, DONE)  # states of a place that a task may take
-TOPOLOGIES = {"machine": machine(slots=3, others=3), "fat-tree:16": topologies.topology("fat-tree:16")}
+TOPOLOGIES = {"machine": machine(slots=3, others=3, memory=8e9), "fat-tree:16": topologies.topology("fat-tree:16")}
 
 
 class Both:
@@ -51,7 +51,8 @@ class Both:
         topology = self.workload.topology
         able = sum(topology.kind_of[device.kind].type in chosen for device in topology.devices)
         workers = int(min(able, self.rng.choice([1, 1, 1, 2, 3])))
-        made = sy.kernel(device=str(chosen[0]), name=f"k{number}", workers=workers)(_nothing)
+        memory = float(self.rng.choice([0.0, 3e9, 5e9]))
+        made = sy.kernel(device=str(chosen[0]), name=f"k{number}", workers=workers, memory=memory)(_nothing)
         made.key = f"k{number}"
         for other in chosen[1:]:
             made.implementation(device=str(other))(_nothing)

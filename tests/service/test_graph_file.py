@@ -224,3 +224,13 @@ def test_a_file_that_raises_is_told_of_with_the_line(text: str, message: str, tm
     with pytest.raises(sy.InputError) as refused, chdir(tmp_path):
         load("graph.py", {})
     assert str(refused.value).startswith(message)
+
+
+def test_toml_gives_cores_and_memory(tmp_path: Path) -> None:
+    path = tmp_path / "wide.toml"
+    path.write_text('name = "g"\n[[task]]\nname = "t"\ncommand = ["true"]\ncores = 4\nmemory = "8 GB"\n')
+    [task] = load(str(path), {}).tasks
+    assert (task.kernel.options.cores, task.kernel.options.memory) == (4, 8e9)
+    path.write_text(path.read_text().replace("8 GB", "8 XB"))
+    with pytest.raises(sy.WorkloadError, match="not a quantity in bytes"):
+        load(str(path), {})

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from symphony.service.address import check_address
 from symphony.service.client import ADDRESS_FILE, DEFAULT_PORT, default_folder
 
 if TYPE_CHECKING:
+    from symphony.engines.containment import Containment
     from symphony.engines.engine import Engine
 
 log = logging.getLogger("symphony.service")
@@ -53,6 +55,13 @@ def serve(
         list[str] | None, typer.Option(help="Host name that requests may use, such as a proxy's; * = any. Repeatable.")
     ] = None,
     output_bytes: Annotated[int, typer.Option(help="Output of jobs that is kept, in all.", min=1_000)] = 1 << 30,
+    limits_file: Annotated[
+        Path | None, typer.Option("--limits", help="TOML file with limits of jobs and users: memory, processes, …")
+    ] = None,
+    run_as: Annotated[
+        str,
+        typer.Option(help="service: jobs run as the user who serves. user: as the user who submitted (needs root)."),
+    ] = "service",
     keep_days: Annotated[float, typer.Option(help="Days that finished jobs are kept.", min=0.0)] = 7.0,
     share: Annotated[list[str] | None, typer.Option(help="USER=WEIGHT: share of a user; 1 unless set.")] = None,
     log_format: Annotated[str, typer.Option(help="text or json (one object on each line).")] = "text",
@@ -63,7 +72,9 @@ def serve(
     options.check_policy(policy)
     options.check_choice("--log-format", log_format, ("text", "json"))
     options.check_choice("--log-level", log_level.lower(), ("debug", "info", "warning", "error"))
+    options.check_choice("--run-as", run_as, ("service", "user"))
     weights = _weights(share or [])
+    containment = _containment(limits_file, run_as, ray)
     named_topology = topologies.topology(topology) if topology else None
     folder = state or default_folder()
     options.check_folder(folder)
@@ -90,14 +101,14 @@ def serve(
             hint="create one: symphony token create NAME; or serve on 127.0.0.1",
         )
     logs.configure(log_format, log_level)
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and run_as == "service":
         log.warning("serving as root: every user with a token can do anything on this machine; serve as another user")
     _warn_of_password(database)
     keep_programs(folder / "compiled")
     raise_descriptor_limit()
 
     def engine() -> Engine:
-        return ray_engine(ray, named_topology) if ray else LocalEngine(named_topology)
+        return ray_engine(ray, named_topology) if ray else LocalEngine(named_topology, containment)
 
     limits = Limits(
         body_bytes=body_bytes,
@@ -110,6 +121,7 @@ def serve(
         output_bytes=output_bytes,
         keep_s=keep_days * 86_400.0,
         weights=weights,
+        containment=containment,
     )
     service = Service(
         engine, folder, database=database, policy=policy, limits=limits, checkpoints=checkpoints, round_s=round_s
@@ -130,6 +142,20 @@ def serve(
     finally:
         (folder / ADDRESS_FILE).unlink(missing_ok=True)
     sys.exit(status)
+
+
+def _containment(path: Path | None, run_as: str, ray: str) -> Containment:
+    from symphony.engines.containment import Containment, read_limits
+
+    if ray and (path is not None or run_as == "user"):
+        raise InputError(
+            "--limits and --run-as are for jobs on this machine, not for those on a Ray cluster",
+            hint="leave them out, or leave --ray out",
+        )
+    if run_as == "user" and os.geteuid() != 0:
+        raise InputError("only root can run jobs as other users", hint="serve as root, or leave --run-as out")
+    policy = Containment() if path is None else read_limits(path)
+    return replace(policy, own_accounts=run_as == "user")
 
 
 def keep_private(folder: Path) -> None:

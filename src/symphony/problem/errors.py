@@ -22,6 +22,7 @@ SymphonyError
     ├── KernelError           a kernel raised, or its result cannot be sent; `traceback` says where
     ├── WorkerDiedError       the process of a kernel died; `signal` is the number of the signal
     ├── KernelTimeoutError    a kernel exceeded its time limit
+    ├── KernelLimitError      a kernel used more than it may: memory, processes, CPU time, disk
     └── JobCancelledError     the job was cancelled
 """
 
@@ -151,6 +152,10 @@ class WorkerDiedError(JobError):
 
 class KernelTimeoutError(JobError):
     """A kernel exceeded its time limit."""
+
+
+class KernelLimitError(JobError):
+    """A kernel used more than it may of memory, processes, CPU time, time or disk."""
 
 
 class JobCancelledError(JobError):

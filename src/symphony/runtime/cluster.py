@@ -27,7 +27,7 @@ from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.graph import Graph, Submission, SubmittedTask, submission
 from symphony.runtime.jobs import ClusterJob, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
-from symphony.runtime.live_workload import Shapes, task_graph
+from symphony.runtime.live_workload import CPU, Shapes, task_graph
 from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
@@ -275,13 +275,43 @@ class Cluster:
         for call in graph.calls:
             first.setdefault(call.kernel, call)
         self._check_folder(first, graph.name)
+        for kernel in first:
+            self._check_cores(kernel, graph.name)
         kernels = {kernel: f"{kernel.name}" for kernel in first}
-        once = {
-            name: Kernel(name, dict.fromkeys(kernel.implementations, Profile(1.0))) for kernel, name in kernels.items()
-        }
+        once = {name: self._placeable(kernel, name) for kernel, name in kernels.items()}
         # One task of each kernel: all others need the same devices.
         some = Submission(graph.name, tuple(replace(call, reads=()) for call in first.values()), (), ())
         check_graphs(self.topology, once.values(), [task_graph(some, kernels, [1.0] * len(some.calls))])
+
+    def _placeable(self, kernel: RunnableKernel, name: str) -> Kernel:
+        """A kernel with the memory that it needs on each device kind."""
+        kinds = self.topology.kinds
+        main = {word for kind in kinds if kind.type == CPU for word in (kind.name, kind.type)}
+        memory = kernel.options.memory
+        return Kernel(
+            name, {device: Profile(1.0, memory=memory if device in main else 0.0) for device in kernel.implementations}
+        )
+
+    def _check_cores(self, kernel: RunnableKernel, graph: str) -> None:
+        """Raise if no CPU has as many slots as a kernel asks for cores."""
+        cores, where = kernel.options.cores, f"graph {graph!r}: kernel {kernel.name!r}"
+        if cores == 1:
+            return
+        if not self._engine.several_cores:
+            raise InfeasibleError(
+                f"it asks for {cores} cores, and this engine gives one to each kernel",
+                where=where,
+                hint="leave cores out, or use sy.local() or symphony serve without --ray",
+            )
+        present = [kind for kind in self.topology.kinds if self.topology.kind_counts[kind.name]]
+        able = [kind for kind in present if {kind.name, kind.type} & kernel.implementations.keys()]
+        if able and all(kind.type == CPU and kind.slots < cores for kind in able):
+            most = max(kind.slots for kind in able)
+            raise InfeasibleError(
+                f"it asks for {cores} cores, and the largest device of {self.topology.name!r} has {most}",
+                where=where,
+                hint=f"write cores={most} or less",
+            )
 
     def _check_folder(self, kernels: Iterable[RunnableKernel], name: str) -> None:
         """Raise if a training job could not be resumed on another machine."""

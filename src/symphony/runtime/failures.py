@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from symphony.engines.engine import DIED, LOST, RAISED, TIMEOUT, UNREADABLE, UNSENDABLE, Failed
-from symphony.problem.errors import JobError, KernelError, KernelTimeoutError, WorkerDiedError
+from symphony.engines.engine import DIED, LIMIT, LOST, RAISED, TIMEOUT, UNREADABLE, UNSENDABLE, Failed
+from symphony.problem.errors import JobError, KernelError, KernelLimitError, KernelTimeoutError, WorkerDiedError
 from symphony.runtime.jobs import TaskRun
 
 # Signals that come from outside the process: its kernel is not to blame.
@@ -27,6 +27,8 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
     if event.why == TIMEOUT:
         hint = "give it more time: @sy.kernel(timeout_s=…)"
         return KernelTimeoutError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
+    if event.why == LIMIT:
+        return KernelLimitError(f"kernel {name!r}: {event.message}", where=where, hint=event.hint)
     if event.why == DIED:
         again = f" ({run.lost + 1} times)" if run.lost else ""
         memory = "; is there enough memory?" if event.signal == signal.SIGKILL else ""

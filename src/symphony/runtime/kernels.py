@@ -23,7 +23,7 @@ from typing import Any, Protocol, overload
 from symphony.engines.engine import Pickled
 from symphony.engines.worker import pickled
 from symphony.problem import limits, units
-from symphony.problem.errors import WorkloadError
+from symphony.problem.errors import InputError, WorkloadError
 from symphony.training_jobs.options import Training
 from symphony.training_jobs.training_run import CHECKPOINT_INTERVAL_S, TrainingRun
 
@@ -35,6 +35,8 @@ class KernelOptions:
     preemptible: bool = False  # a policy may stop it; it then runs again from its start
     workers: int = 1  # that run it together, each on its own device
     training: Training | None = None  # None = not a training job
+    cores: int = 1  # of a CPU: it holds so many slots, and may have so many threads
+    memory: float = 0.0  # bytes of main memory that a worker may use; 0 = not stated
 
     def __post_init__(self) -> None:
         if not units.is_number(self.timeout_s) or self.timeout_s == 0:
@@ -47,6 +49,12 @@ class KernelOptions:
             raise WorkloadError(
                 f"workers is {self.workers!r}", hint=f"write a whole number from 1 to {limits.WORKERS_PER_GANG}"
             )
+        if not units.is_whole(self.cores, 1, limits.SLOTS_PER_DEVICE):
+            raise WorkloadError(
+                f"cores is {self.cores!r}", hint=f"write a whole number from 1 to {limits.SLOTS_PER_DEVICE}"
+            )
+        if not units.is_number(self.memory) or self.memory == math.inf:
+            raise WorkloadError(f"memory is {self.memory!r}", hint='write bytes, such as memory="8 GB"')
         if self.training is not None and self.training.servers >= self.workers:
             raise WorkloadError(
                 f"{self.training.servers} of {self.workers} workers are parameter servers",
@@ -164,6 +172,8 @@ def kernel(
     retries: int = 2,
     preemptible: bool = False,
     workers: int = 1,
+    cores: int = 1,
+    memory: str | float = 0.0,
 ) -> Callable[[Callable[..., Any]], KernelFunction]: ...
 
 
@@ -177,17 +187,23 @@ def kernel(
     retries: int = 2,
     preemptible: bool = False,
     workers: int = 1,
+    cores: int = 1,
+    memory: str | float = 0.0,
 ) -> Any:
     """Decorator: makes a kernel of a function that is written for a kind ("v100") or type ("gpu") of device.
 
     With `workers` > 1, that many workers call it at the same time, each on its own device and with its `rank` and the
     `size` of the gang as further arguments. The kernel's value is what rank 0 returns.
+
+    With `cores` > 1, it holds so many slots of a CPU and may have as many threads; OMP_NUM_THREADS and the like say so.
+    `memory` ("8 GB") is reserved, and a worker that uses more is ended.
     """
 
     def make(function: Callable[..., Any]) -> KernelFunction:
         if not callable(function) or not hasattr(function, "__qualname__"):
             raise WorkloadError(f"{function!r} is not a function", hint="write @sy.kernel above a def")
-        options = KernelOptions(timeout_s, retries, preemptible, workers)
+        size = _bytes(memory, name or function.__name__)
+        options = KernelOptions(timeout_s, retries, preemptible, workers, cores=cores, memory=size)
         return KernelFunction(function, device, name or function.__name__, options)
 
     return make if function is None else make(function)
@@ -209,6 +225,8 @@ def training(
     every_s: float = CHECKPOINT_INTERVAL_S,
     timeout_s: float = math.inf,
     retries: int = 2,
+    cores: int = 1,
+    memory: str | float = 0.0,
 ) -> Callable[[Callable[..., Any]], KernelFunction]:
     """Decorator: makes a training job of a function: a kernel with steps that saves checkpoints and resumes from them.
 
@@ -237,10 +255,18 @@ def training(
                 hint=f"write def {function.__name__}(job, …): the handle has steps, checkpoints and the rank",
             )
         numbers = (servers, batch, parameters, operations, checkpoint_s, restore_s, every_s)
-        options = KernelOptions(timeout_s, retries, True, workers, Training(steps, kind, *numbers))
+        size = _bytes(memory, name or function.__name__)
+        options = KernelOptions(timeout_s, retries, True, workers, Training(steps, kind, *numbers), cores, size)
         return KernelFunction(function, device, name or function.__name__, options)
 
     return make
+
+
+def _bytes(memory: str | float, kernel: str) -> float:
+    try:
+        return units.parse(memory, "bytes")
+    except InputError as error:
+        raise WorkloadError(f"memory: {error.message}", where=f"kernel {kernel!r}", hint=error.hint) from None
 
 
 def _takes_handle(function: Callable[..., Any]) -> bool:

@@ -23,10 +23,11 @@ from symphony.problem.arrays import (
     VOID_KIND,
     TopologyArrays,
     WorkloadArrays,
+    memory_units,
     topology_arrays,
 )
 from symphony.problem.speeds import PACKED, BeliefArrays
-from symphony.problem.topology import Topology
+from symphony.problem.topology import DeviceKind, Topology
 from symphony.problem.workload import (
     Edge,
     Gang,
@@ -45,6 +46,7 @@ from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE, Profiles
 from symphony.scheduling.state import Core
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
+CPU = "cpu"
 DEFAULT_COMPUTE_DEMAND = 1.0  # of a worker: a core, or a whole accelerator until it was observed to use less
 MIN_OBSERVED_RUNS = 3  # runs with machine figures before the figures change the demand
 MIN_DEMAND_SHARE = 0.05  # of an accelerator or a link; less counts as no demand: there is always other traffic
@@ -95,6 +97,7 @@ class LiveWorkload:
         self._links = _link_bandwidths(topology)
         self._used: dict[int, set[RunnableKernel]] = {}  # kernels of the graph in each occupied row
         self.w = _empty(self.t, shapes)
+        self._no_memory = [0] * self.w.footprint.shape[2]
         self.tables = SimpleNamespace(
             **vars(self.w)
         )  # the same arrays: reading a field of a module takes a microsecond
@@ -107,17 +110,31 @@ class LiveWorkload:
         return tuple(getattr(self.w, name) for name in LEARNED_ARRAYS)
 
     def kinds_of(self, kernel: RunnableKernel) -> list[int]:
-        """Device kinds with at least one device for which a kernel has an implementation."""
+        """Device kinds with at least one device for which a kernel has an implementation, enough cores and memory."""
         found = self._kinds.get(kernel)
         if found is None:
-            counts, kinds = self.topology.kind_counts, enumerate(self.topology.kinds)
-            found = [k for k, kind in kinds if counts[kind.name] and self.function(kernel, k) is not None]
+            kinds = enumerate(self.topology.kinds)
+            found = [k for k, kind in kinds if self.function(kernel, k) is not None and self._holds(kind, kernel)]
             self._kinds[kernel] = found
         return found
+
+    def _holds(self, kind: DeviceKind, kernel: RunnableKernel) -> bool:
+        """Whether there is a device of a kind, with the cores and the memory that a kernel asks for."""
+        asks = kernel.options
+        enough = kind.type != CPU or (kind.slots >= asks.cores and kind.memory >= asks.memory)
+        return enough and self.topology.kind_counts[kind.name] > 0
 
     def kind_bits(self, kernel: RunnableKernel) -> int:
         """The same as bits."""
         return sum(1 << kind for kind in self.kinds_of(kernel))
+
+    def _footprint(self, kernel: RunnableKernel) -> list[int]:
+        """Memory that a worker takes on each kind, in the unit of the core. Accelerators have memory of their own."""
+        found, asked = list(self._no_memory), kernel.options.memory
+        for number, kind in enumerate(self.topology.kinds):
+            if kind.type == CPU and np.isfinite(kind.memory):
+                found[number] = memory_units(asked, kind)
+        return found
 
     def function(self, kernel: RunnableKernel, kind: int) -> str | None:
         """The key of the implementation for a device kind: its name, else its type; None if there is neither."""
@@ -198,6 +215,7 @@ class LiveWorkload:
             units=1.0 if training is None else float(training.steps),
             workers=options.workers,
             runs_on=self.kind_bits(kernel),
+            footprint=self._footprint(kernel),
             preemptible=options.preemptible,
             checkpoint=0.0 if training is None else training.checkpoint_s,
             restore=0.0 if training is None else training.restore_s,
@@ -226,6 +244,10 @@ class LiveWorkload:
             if table.item(row, place) != value:
                 table[row, place] = value
                 self.version += 1
+        footprint = self._footprint(kernel) if options.memory else self._no_memory
+        if w.footprint[row, place].tolist() != footprint:
+            w.footprint[row, place] = footprint
+            self.version += 1
 
     def remove(self, row: int) -> None:
         """Free a row. New kernels take the numbers of kernels that no row uses."""
@@ -314,7 +336,11 @@ class LiveWorkload:
         return kernels
 
     def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
-        """Demand of a worker, by the kind of the rows on its route."""
+        """Demand of a worker, by the kind of the rows on its route.
+
+        To the core, a worker has one slot. One with several cores demands as many: while it and others have more than
+        the device, all are expected to take longer. In fact the engine starts it when enough slots are free.
+        """
         figures = {
             name: figure.mean
             for name, figure in self.profiles.seen(kernel.key, device).items()
@@ -322,6 +348,8 @@ class LiveWorkload:
         }
         busy = figures.get(GPU_BUSY_FIGURE, DEFAULT_COMPUTE_DEMAND)
         demand = {"compute": min(busy, DEFAULT_COMPUTE_DEMAND) if busy > MIN_DEMAND_SHARE else 0.0}
+        if self.topology.kind_of[device].type == CPU:
+            demand["compute"] *= kernel.options.cores
         memory_share = self.profiles.demand(kernel.key, device).reported_share
         if memory_share and device in self._memory:
             demand["memory"] = memory_share * self._memory[device]
@@ -338,7 +366,9 @@ class LiveWorkload:
             timing, (held_s, per_byte_s) = self.profiles.timing(kernel.key, device), self._times(kernel, kind)
             if handling_s is not None and kernel.options.training is None:
                 held_s += timing.around_s if timing.around or timing.behind else handling_s
-            profiles[device] = Profile(held_s, per_byte_s, demand=self._demand(kernel, device))
+            main_memory = self.topology.kind_of[device].type == CPU  # accelerators have their own
+            memory = kernel.options.memory if main_memory else 0.0
+            profiles[device] = Profile(held_s, per_byte_s, demand=self._demand(kernel, device), memory=memory)
         # A kernel that no device can run keeps its implementations: the check of the whole problem reports it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 
@@ -397,11 +427,12 @@ def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:
 class _KernelFacts:
     """What the tables of a graph say of a task, by its kernel."""
 
-    TABLES: ClassVar = ("kernel", "units", "workers", "runs_on", "preemptible", "checkpoint", "restore")
+    TABLES: ClassVar = ("kernel", "units", "workers", "runs_on", "footprint", "preemptible", "checkpoint", "restore")
     kernel: int
     units: float
     workers: int
     runs_on: int
+    footprint: list[int]
     preemptible: bool
     checkpoint: float
     restore: float

@@ -393,7 +393,8 @@ class Loop:
             run = self._run_of(gang)
             if run is None or run.number >= 0 or run.value is not None or id(run) in started or run.job.over.is_set():
                 continue
-            if run.kernel.options.workers > 1:
+            options = run.kernel.options
+            if options.workers > 1 or options.cores > 1 or options.memory:
                 continue
             seconds, slots = self._seconds(run, device), self._slots[device]
             per_slot = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
@@ -468,6 +469,8 @@ class Loop:
             timeout_s=run.kernel.options.timeout_s,
             others=tuple(devices[1:]),
             job=run.job.number,
+            cores=run.kernel.options.cores,
+            memory=run.kernel.options.memory or math.inf,
         )
         return self.saving.begin(run, work)
 

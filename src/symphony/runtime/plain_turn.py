@@ -5,8 +5,8 @@ Here the cost of an event depends on what the event touches: queues are deques, 
 those of `scheduling/instant.py` and `scheduling/advance.py`, the decision is that of `EftBelief`. Tests take the same
 turns with both and compare commands and cores.
 
-Left out, because no kernel of a live workload has them: reconfiguration, memory footprints, exchange within gangs, and
-demand by size. `suits` says whether a topology can be scheduled here.
+Left out, because no kernel of a live workload has them: reconfiguration, exchange within gangs, and demand by size.
+`suits` says whether a topology can be scheduled here.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class PlainCore:
         # devices
         self.up, self.lanes_free = core.up.tolist(), core.lanes_free.tolist()
         self.queued, self.queued_s = core.queued.tolist(), core.queued_s.tolist()
+        self.memory_free = core.memory_free.tolist()
         # lanes
         self.lane_holds, self.lane_kernel = core.lane_holds.tolist(), core.lane_kernel.tolist()
         self.lane_since, self.lane_estimate = _floats(core.lane_since), core.lane_estimate.tolist()
@@ -132,20 +133,21 @@ class PlainCore:
         def padded(rows: list[list[int]]) -> list[list[int]]:
             return [row + [-1] * (width - len(row)) for row in rows]
 
+        heads = [self._head(device) for device in range(len(self.up))]
         found: dict[str, Any] = {
             "placed": [len(row) for row in self.devices],
             "device": padded(self.devices),
             "lane": padded(self.lanes),
-            "head": [self._head(device) for device in range(len(self.up))],
+            "head": heads,
+            "head_needs": [0 if gang < 0 else self._needs(gang, device) for device, gang in enumerate(heads)],
             "now": self.now_s,
             # empty between turns
             "leaving": [False] * len(self.status),
             "releasing": -1,
             "fetches": [0] * len(self.up),
             "lane_setup": [False] * len(self.lane_holds),
-            "head_needs": [0] * len(self.up),
         }
-        unused = ("memory_free", "release_from", "refused", "reading", "own_reading")
+        unused = ("release_from", "refused", "reading", "own_reading")
         values: dict[str, Any] = {}
         for name in (field.name for field in fields(Core)):
             old = getattr(form, name)
@@ -335,6 +337,7 @@ class PlainCore:
                 self.lane_holds[lane] = FREE
                 device = self._lane_device[lane]
                 self.lanes_free[device] += 1
+                self.memory_free[device] += self._needs(gang, device)
                 self._dirty.add(device)
         if done:
             self.copies[gang] = [self._memory[devices[0]]] + [-1] * (MAX_COPIES - 1)
@@ -391,8 +394,12 @@ class PlainCore:
         gang = self._head(device)
         if gang < 0 or self.status[gang] != QUEUED:
             return -1
+        if self.memory_free[device] < self._needs(gang, device):
+            return -1
         for other in self.devices[gang]:
             if other != device and (not self.up[other] or self.lanes_free[other] <= 0 or self._head(other) != gang):
+                return -1
+            if other != device and self.memory_free[other] < self._needs(gang, other):
                 return -1
         return gang
 
@@ -418,6 +425,7 @@ class PlainCore:
             self.lane_holds[lane], self.lane_kernel[lane] = gang, kernel
             self.lane_since[lane], self.lane_estimate[lane] = self.now_s, self._seconds(gang, device)
             self.lanes_free[device] -= 1
+            self.memory_free[device] -= self._needs(gang, device)
             lanes.append(lane)
         self.lanes[gang], self.status[gang], self._own_load = lanes, RUNNING, None
         self._leave_queues(gang, devices)
@@ -556,6 +564,11 @@ class PlainCore:
         kernel = w.kernel.item(row, index)
         per_unit = w.time_fixed.item(kernel, kind) + w.time_work.item(kernel, kind) * w.work.item(row, index)
         return per_unit * w.units.item(row, index)
+
+    def _needs(self, gang: int, device: int) -> int:
+        """Memory of a worker of a gang on a device, in the unit of `memory_free`."""
+        slot, index = divmod(gang, self._tasks)
+        return self._w.footprint.item(self.graph[slot], index, self._kind[device])
 
     def _place(self, gang: int, device: int) -> None:
         """Append the next worker of a gang to a device's queue."""

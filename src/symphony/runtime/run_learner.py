@@ -54,7 +54,7 @@ class RunLearner:
 
     def ended(self, run: TaskRun, device: int, event: Finished, held_s: float) -> None:
         """A run has finished. `held_s`: seconds for which its slot was occupied beyond the kernel's own time."""
-        busy_s = event.busy_s if self._is_cpu[device] else math.nan
+        busy_s = event.busy_s / run.kernel.options.cores if self._is_cpu[device] else math.nan
         active = 1.0 if math.isnan(busy_s) else min(busy_s / max(event.seconds, 1e-9), 1.0)
         kind, ended_s = self._kinds[device], event.began_s + event.seconds
         ran = PastRun(run.kernel.key, kind, device, event.began_s, ended_s, active)

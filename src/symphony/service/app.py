@@ -381,7 +381,11 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         """Version and status of the service. Needs no token."""
         ready = not service.draining and not service.ledger.stuck and not service.failed.is_set()
         return wire.About(
-            version=version("symphony-scheduler"), ready=ready, draining=service.draining, trouble=connections.trouble
+            version=version("symphony-scheduler"),
+            ready=ready,
+            draining=service.draining,
+            trouble=connections.trouble,
+            containment=list(service.contained),
         )
 
     @app.get("/v1/me", responses=ERROR_RESPONSES)

@@ -328,8 +328,12 @@ class RemoteCluster:
             code[device] = self._kept(self._code[kernel, device])
         spec: dict[str, Any] = {"name": kernel.name, "key": kernel.key, "retries": options.retries}
         spec["implementations"] = code
-        if options.workers > 1:  # old services do not know this field
+        if options.workers > 1:  # old services do not know these fields
             spec["workers"] = options.workers
+        if options.cores > 1:
+            spec["cores"] = options.cores
+        if options.memory:
+            spec["memory"] = options.memory
         if options.training is not None:
             spec["training"] = asdict(options.training)
         spec["preemptible"] = options.preemptible

@@ -12,7 +12,7 @@ call = "mymodule:count"                             # imported where it runs
 args = [{ from = "sort" }, 3]
 kwargs = { strict = true }
 after = ["sort"]                                    # wait for a task whose value is not read
-device = "cpu"                                      # and timeout_s, retries, workers
+device = "cpu"                                      # and timeout_s, retries, workers, cores, memory ("8 GB")
 
 [[task]]
 name = "train"
@@ -42,6 +42,7 @@ from typing import Annotated, Any
 import cloudpickle
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from symphony.problem import units
 from symphony.problem.errors import InputError, SymphonyError, WorkloadError
 from symphony.runtime.graph import Graph, Handle
 from symphony.runtime.kernels import KernelFunction, KernelOptions
@@ -66,6 +67,8 @@ class _Task(BaseModel):
     timeout_s: float = math.inf
     retries: int = 2
     workers: int = 1
+    cores: int = 1
+    memory: str | float = 0.0
     training: TrainingSpec | None = None
 
 
@@ -222,8 +225,11 @@ def _validation_error(error: ValidationError, read: Mapping[str, Any], path: Pat
 def _options(task: _Task, where: str) -> KernelOptions:
     try:
         training = None if task.training is None else task.training.training()
-        return KernelOptions(task.timeout_s, task.retries, training is not None, task.workers, training)
-    except WorkloadError as error:
+        memory = units.parse(task.memory, "bytes")
+        return KernelOptions(
+            task.timeout_s, task.retries, training is not None, task.workers, training, task.cores, memory
+        )
+    except InputError as error:
         raise WorkloadError(error.message, where=where, hint=error.hint) from None
 
 

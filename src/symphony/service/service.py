@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import pwd
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,8 +19,17 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from symphony.engines.containment import Containment
 from symphony.engines.engine import Engine
-from symphony.problem.errors import BusyError, InputError, ScopeError, UnavailableError, UnknownJobError
+from symphony.problem import units
+from symphony.problem.errors import (
+    BusyError,
+    InfeasibleError,
+    InputError,
+    ScopeError,
+    UnavailableError,
+    UnknownJobError,
+)
 from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
 from symphony.runtime.graph import Submission
 from symphony.runtime.live_workload import Shapes
@@ -69,6 +79,7 @@ class Limits:
     output_bytes: int = 1 << 30  # of the standard streams of all jobs
     keep_s: float = 7 * 86_400.0  # until a job that has ended is forgotten
     weights: Mapping[str, float] = field(default_factory=dict)  # fair shares by user; 1 by default
+    containment: Containment = field(default_factory=Containment)  # limits of jobs; the engine enforces them
 
 
 class Service:
@@ -125,6 +136,9 @@ class Service:
             stack.callback(self.ledger.close)  # before the engine: it may have to read values of the last events
             for note in recorder.notes:
                 log.warning("%s", note)
+            self.contained = tuple(recorder.contained)
+            for line in self.contained:
+                log.info("limits: %s", line)
             self.cluster = Cluster(
                 recorder,
                 policy=policy,
@@ -201,6 +215,7 @@ class Service:
         named = named_in(graphs.values(sent.graph))
         self._check_blobs(token, named)
         whole = graphs.submission(sent.graph, token.user, self.blobs)
+        check_contained(self.limits.containment, token.user, whole)
         self.cluster.check(whole)
         return self.ledger.post(lambda entry: self._accept(entry, token, sent, whole, body, key, named))
 
@@ -351,6 +366,42 @@ class Service:
     def _remove(self, digests: list[str]) -> None:
         for digest in digests:
             self.blobs.remove(digest)
+
+
+def check_contained(containment: Containment, user: str, graph: Submission) -> None:
+    """Refuse a graph that the limits of jobs can never allow."""
+    most = min(containment.job.memory, containment.of_user(user).memory)
+    cores = min(containment.job.cores, containment.of_user(user).cores)
+    where = f"graph {graph.name!r}"
+    for call in graph.calls:
+        options, kernel = call.kernel.options, f"{where}: kernel {call.kernel.name!r}"
+        if options.memory > most:
+            size = units.show(most, "bytes")
+            text = f"it asks for {units.show(options.memory, 'bytes')} of memory, and your jobs may use {size}"
+            raise InfeasibleError(text, where=kernel, hint=f'write memory="{size}" or less, or ask the administrator')
+        if options.cores > cores:
+            text = f"it asks for {options.cores} cores, and your jobs may use {cores:g}"
+            raise InfeasibleError(text, where=kernel, hint=f"write cores={cores:g} or less, or ask the administrator")
+        if containment.own_accounts and options.training is not None:
+            raise InfeasibleError(
+                "a service with --run-as user runs no training jobs: their checkpoints are in its private folder",
+                where=kernel,
+                hint="submit it to a service without --run-as user",
+            )
+    if containment.own_accounts and not has_account(user):
+        raise InfeasibleError(
+            f"jobs of {user} run as the operating system's user {user!r}, which this machine does not have",
+            where=where,
+            hint=f"ask the administrator: useradd {user}",
+        )
+
+
+def has_account(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
 
 
 def forget_jobs(entry: Transaction, since: float) -> list[int]:

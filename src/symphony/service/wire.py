@@ -85,6 +85,8 @@ class KernelSpec(Message):
     preemptible: bool = False
     workers: int = Field(1, ge=1, le=limits.WORKERS_PER_GANG)
     training: TrainingSpec | None = None
+    cores: int = Field(1, ge=1, le=limits.SLOTS_PER_DEVICE)
+    memory: float = Field(0.0, ge=0, le=limits.TRANSFER_BYTES)
     implementations: dict[Name, Value] = Field(min_length=1, max_length=64)
 
 
@@ -154,6 +156,7 @@ class About(BaseModel):
     ready: bool
     draining: bool
     trouble: Text = ""  # for administrators: why connections are refused, if any are
+    containment: list[Text] = []  # who enforces which limits of jobs
 
 
 class Me(BaseModel):
