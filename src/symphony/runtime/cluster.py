@@ -23,7 +23,8 @@ from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
-from symphony.runtime.graph import Graph, Submission, submission
+from symphony.runtime.function_calls import FunctionCalls, work_submission
+from symphony.runtime.graph import Graph, Submission
 from symphony.runtime.jobs import ClusterJob, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.live_workload import Shapes, task_graph
@@ -41,7 +42,7 @@ DEFAULT_POLICY = "eft-belief"
 MAX_CACHED_FUNCTIONS = 1_024  # kept by the engine; beyond that, functions of finished jobs are freed
 
 
-class Cluster:
+class Cluster(FunctionCalls[ClusterJob]):
     """Runs graphs on the devices of an engine. A policy decides where and when."""
 
     def __init__(
@@ -142,11 +143,15 @@ class Cluster:
         """Set a function that the loop's thread calls if the engine or the scheduler fails."""
         self._loop.failed = callback
 
-    def submit(self, graph: Graph, *, priority: int = 0) -> ClusterJob:
-        """Run a graph. Raises if it cannot be pickled or no device can run it; later errors are the job's."""
+    def submit(self, work: Graph | Callable[..., Any], /, *args: Any, priority: int = 0, **kwargs: Any) -> ClusterJob:
+        """Run a graph, or a function with these arguments.
+
+        Raises if it cannot be pickled or no device can run it; later errors are the job's. A function that is not a
+        kernel runs on a CPU.
+        """
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
-        sent = submission(graph)
+        sent = work_submission(work, args, kwargs)
         job = self.start(sent, next(self._numbers), priority)
         return ClusterJob(job, self.cancel)
 

@@ -105,7 +105,7 @@ class KernelFunction:
 
     def __init__(self, function: Callable[..., Any], device: str, name: str, options: KernelOptions) -> None:
         self.name = name
-        self.key = f"{function.__module__}.{function.__qualname__}"  # of its profiles
+        self.key = f"{function.__module__}.{getattr(function, '__qualname__', name)}"  # of its profiles
         self.options = options
         self._implementations: dict[str, Callable[..., Any]] = {}
         self._first = function

@@ -515,7 +515,7 @@ class Loop:
         for index in set(job.graph.outputs):
             self.engine.free(value_of(job.runs[index]))
         self.saving.job_over(job)
-        self._close(job, FAILED if job.error else DONE)
+        job.end(FAILED if job.error else DONE)
 
     def _abandon(self, job: JobState, error: SymphonyError, status: str) -> None:
         if job.over.is_set():
@@ -527,7 +527,7 @@ class Loop:
             tasks = self.scheduler.workload.shapes.tasks
             self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
             self._events.append(SchedulerEvent(happened.DROPPED, job.slot))
-        self._close(job, status)
+        job.end(status)
         for run in job.runs:
             self._end_trial(run)
             if run.number >= 0:
@@ -544,16 +544,10 @@ class Loop:
             if run.value is not None:
                 self.engine.free(run.value)
 
-    def _close(self, job: JobState, status: str) -> None:
-        job.ended_s, job.status = time.monotonic(), status
-        job.over.set()
-        if job.on_end is not None:
-            job.on_end(job)
-
     def _abandon_all(self, error: EngineError) -> None:
         while self.requests:
             self.requests.popleft()()
         for job in [*self._backlog, *self._admitted.values()]:
             if not job.over.is_set():
                 job.error = error
-                self._close(job, FAILED)
+                job.end(FAILED)

@@ -40,6 +40,7 @@ from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 
 log = logging.getLogger("symphony.service.http")
 MAX_WAIT_S = 60.0
+ANY_JOB = 0  # not the number of a job
 # Resources that may run out, and what to do.
 EXHAUSTED = {
     errno.ENOSPC: "free space on its disk, which is full",
@@ -89,16 +90,17 @@ class JobChanges:
         """Wake the requests that wait for these jobs. Thread-safe: a request that starts to wait checks its condition
         first.
         """
-        if any(job in self._waiting for job in jobs) and self._loop is not None and not self._loop.is_closed():
+        waited_for = ANY_JOB in self._waiting or any(job in self._waiting for job in jobs)
+        if waited_for and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake, jobs)
 
     def _wake(self, jobs: set[int]) -> None:
-        for job in jobs:
+        for job in (ANY_JOB, *jobs):
             for event in self._waiting.get(job, ()):
                 event.set()
 
     async def until(self, job: int, done: Callable[[], bool], seconds: float) -> None:
-        """Wait until `done()`, which is checked at every change of the job, for at most `seconds`."""
+        """Wait until `done()`, which is checked at every change of the job (or `ANY_JOB`), for at most `seconds`."""
         deadline = time.monotonic() + min(seconds, MAX_WAIT_S)
         event = asyncio.Event()
         self._waiting.setdefault(job, set()).add(event)
@@ -243,6 +245,25 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         """The newest jobs."""
         found = service.jobs(token, everybody=everybody, status=status, before=before, most=limit)
         return wire.JobList(jobs=[service.running.view(job) for job in found])
+
+    @app.get("/v1/ended", responses=ERROR_RESPONSES)
+    async def ended_jobs(
+        token: Reader,
+        after: Annotated[int, Query(ge=0, le=2**62, description="`next` of the previous answer, or a `change`")],
+        wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="seconds to wait for one")] = 0.0,
+    ) -> wire.EndedJobs:
+        """The user's jobs that have ended since."""
+
+        def some() -> bool:
+            record = service.state.users.get(token.user)
+            return record is not None and bool(record.ended) and record.ended[-1][0] > after
+
+        if wait_s:
+            await changes.until(ANY_JOB, some, wait_s)
+        last, record = service.state.events, service.state.users.get(token.user)
+        found = record.ended_between(after, last) if record is not None else []
+        jobs = [job for number in found if (job := service.state.jobs.get(number)) is not None]
+        return wire.EndedJobs(jobs=[service.running.view(job) for job in jobs], next=max(last, after))
 
     @app.get("/v1/jobs/{number}", responses=ERROR_RESPONSES)
     async def job(

@@ -10,6 +10,7 @@ accepted ─► begun ─► finished, lost, broke, stopped (of tasks; several, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ BEGUN = "begun"  # the job is about to be given to the cluster
 RESTARTED = "restarted"  # the service restarted while the cluster had the job
 QUARANTINED = "quarantined"  # an operator has forbidden the job to run
 RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED)  # how a run of a task ends
+MAX_JOB = 1 << 62  # above all numbers of jobs
+MIN_ENDED = 1_000  # ended jobs that are listed for a user even if they were forgotten
 USAGE_HALF_LIFE_S = 3_600.0  # of past usage in fair shares
 
 
@@ -108,6 +111,12 @@ class UserRecord:
     queues: dict[str, Usage] = field(default_factory=dict)
     jobs: dict[int, None] = field(default_factory=dict)  # an ordered set
     open: int = 0
+    ended: list[tuple[int, int]] = field(default_factory=list)  # events with which jobs ended, and these jobs
+
+    def ended_between(self, after: int, last: int) -> list[int]:
+        """Jobs that ended with one of the events after `after`, up to `last`. Forgotten ones may be among them."""
+        first = bisect_right(self.ended, (after, MAX_JOB))
+        return [job for event, job in self.ended[first:] if event <= last]
 
 
 class State:
@@ -193,13 +202,18 @@ class State:
         job.step, job.saved = event.data.get("step", 0), event.data.get("saved", 0)
         job.done = job.broke = None
         del self.open[job.id]
-        self.users[job.user].open -= 1
+        user = self.users[job.user]
+        user.open -= 1
+        user.ended.append((event.id, job.id))
         self.counts[job.status] += 1
 
     def forget(self, job: ServiceJob) -> None:
         """Remove a job that has ended."""
         del self.jobs[job.id]
-        del self.users[job.user].jobs[job.id]
+        user = self.users[job.user]
+        del user.jobs[job.id]
+        if len(user.ended) > 2 * len(user.jobs) + MIN_ENDED:
+            user.ended = [one for one in user.ended if one[1] in user.jobs]
         self.keys.pop((job.user, job.key), None)
 
 

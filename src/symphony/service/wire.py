@@ -275,6 +275,13 @@ class JobList(BaseModel):
     jobs: list[JobView]
 
 
+class EndedJobs(BaseModel):
+    """Jobs of a user that have ended, in order."""
+
+    jobs: list[JobView]
+    next: int  # the value of `after` for the next request
+
+
 class JobDetail(BaseModel):
     job: JobView
     tasks: list[TaskView]

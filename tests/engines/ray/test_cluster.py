@@ -60,6 +60,11 @@ def cluster(nodes: Any, tmp_path: Path) -> Iterator[sy.Cluster]:
     found.close(wait=False)
 
 
+def test_functions_run_without_a_graph(cluster: sy.Cluster) -> None:
+    jobs = cluster.map(lambda x: x * x, range(5))
+    assert sorted(job.result(SECONDS) for job in sy.as_completed(jobs, timeout_s=SECONDS)) == [0, 1, 4, 9, 16]
+
+
 def test_a_graph_runs_on_all_machines_and_says_where(cluster: sy.Cluster) -> None:
     assert [device.machine for device in cluster.topology.devices] == ["m1", "m2"]
     graph = sy.graph("sample")
