@@ -29,6 +29,7 @@ COMMANDS = {
     "serve": "Serve this machine, or a Ray cluster, over HTTP.",
     "top": "Watch devices, users and jobs of a service.",
     "profile": "Show how long kernels take: on a service, or in your own runs if no service is named.",
+    "run": "Run a program on a service, or on this machine if no service is configured.",
     "submit": "Submit the graph of a file to a service.",
     "jobs": "List the newest jobs.",
     "job": "Show a job and its tasks.",

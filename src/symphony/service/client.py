@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -272,15 +272,18 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
         priority: int = 0,
         queue: str = "",
         key: str = "",
+        after: Iterable[RemoteJob | int] = (),
         **kwargs: Any,
     ) -> RemoteJob:
         """Submit a graph, or a function with these arguments. When this returns, the service has journalled it.
 
-        `queue`: one of the user's queues, which share equally. Submissions with the same `key` make one job.
+        `queue`: one of the user's queues, which share equally. Submissions with the same `key` make one job. It starts
+        when all jobs in `after` are done; if one of them fails, it fails.
         """
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
-        body = self._body(work_submission(work, args, kwargs), priority, queue)
+        before = [job.id if isinstance(job, RemoteJob) else job for job in after]
+        body = self._body(work_submission(work, args, kwargs), priority, queue, before)
         headers = {wire.KEY_HEADER: quote(key) or uuid.uuid4().hex, "content-type": "application/json"}
         answer = self._ask("POST", "/v1/jobs", body, headers)
         return RemoteJob(self, wire.JobView.model_validate_json(answer))
@@ -323,7 +326,7 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
 
     # --- encoding
 
-    def _body(self, sent: Submission, priority: int, queue: str) -> bytes:
+    def _body(self, sent: Submission, priority: int, queue: str, after: Sequence[int]) -> bytes:
         kernels = list(dict.fromkeys(call.kernel for call in sent.calls))
         numbers = {kernel: number for number, kernel in enumerate(kernels)}
         tasks = [
@@ -336,7 +339,8 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
             "tasks": tasks,
         }
         graph |= {"outputs": sent.outputs, "names": sent.names}
-        return json.dumps({"graph": graph, "priority": priority, "queue": queue, "python": wire.PYTHON}).encode()
+        body = {"graph": graph, "priority": priority, "queue": queue, "python": wire.PYTHON}
+        return json.dumps(body | ({"after": after} if after else {})).encode()  # old services do not know `after`
 
     def _kernel(self, kernel: RunnableKernel) -> dict[str, Any]:
         options = kernel.options

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -67,6 +68,7 @@ class ServiceJob:
     steps: int = 0  # of all its training tasks …
     step: int = 0  # … those done when it ended …
     saved: int = 0  # … and those saved then, or at the last restart
+    after: tuple[int, ...] = ()  # jobs that must be done before it
 
     @property
     def over(self) -> bool:
@@ -88,6 +90,7 @@ class ServiceJob:
             error=None if self.error is None else ErrorView.model_validate(self.error),
             change=self.change,
             training=TrainingView(steps=self.steps, step=self.step, saved=self.saved) if self.steps else None,
+            after=list(self.after),
         )
 
 
@@ -175,6 +178,7 @@ class State:
             data["key"],
             change=event.id,
             steps=data.get("steps", 0),
+            after=tuple(data.get("after", ())),
         )
         self.jobs[job.id] = self.open[job.id] = job
         self.last_job = max(self.last_job, job.id)
@@ -217,11 +221,19 @@ class State:
         self.keys.pop((job.user, job.key), None)
 
 
+def job_numbers(numbers: Sequence[int]) -> str:
+    """Some jobs, for messages: "jobs 3, 4 and 17 more"."""
+    shown = ", ".join(str(number) for number in numbers[:3])
+    more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
+    return f"job{'s' if len(numbers) > 1 else ''} {shown}{more}"
+
+
 def text_of(event: JournalEvent) -> str:
     """A line of the job's log."""
     data = event.data
     if event.kind == ACCEPTED:
-        return f"accepted: {data['tasks']} task{'s' if data['tasks'] > 1 else ''}, from {data['user']}"
+        after = f", after {job_numbers(data['after'])}" if data.get("after") else ""
+        return f"accepted: {data['tasks']} task{'s' if data['tasks'] > 1 else ''}, from {data['user']}{after}"
     if event.kind == ENDED:
         return data["status"]
     if event.kind == CANCEL:

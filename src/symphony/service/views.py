@@ -19,7 +19,7 @@ from symphony.service.journal import read_events, read_values
 from symphony.service.recorder import wall
 from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
-from symphony.service.state import BROKE, FINISHED, RUN_ENDINGS, ServiceJob
+from symphony.service.state import BROKE, FINISHED, RUN_ENDINGS, ServiceJob, job_numbers
 from symphony.training_jobs.job_forecast import Band, JobForecast, forecast_line
 from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
 from symphony.training_jobs.live.progress import Progress
@@ -84,13 +84,12 @@ def _under_way(service: Service, job: ServiceJob) -> list[tuple[int, wire.RunVie
     return views
 
 
-def job_history(job: wire.JobDetail, *, is_admitted: bool = True) -> report.JobHistory:
-    """A job in the form of the runtime's reports; times are seconds since 1970."""
+def job_history(job: wire.JobDetail, waits: str = "") -> report.JobHistory:
+    """A job in the form of the runtime's reports; times are seconds since 1970. `waits`: what all tasks wait for."""
     view, done = job.job, {k for k, task in enumerate(job.tasks) if task.status == DONE}
     tasks = []
     for task in job.tasks:
         missing = [job.tasks[source].name for source in task.reads if source not in done]
-        waits = report.waits_for(missing) if is_admitted else report.WAITS_FOR_ADMISSION
         ready = next((run.ready_s for run in reversed(task.runs) if run.ready_s is not None), math.nan)
         trial = any(run.trial for run in task.runs)
         tasks.append(
@@ -100,7 +99,7 @@ def job_history(job: wire.JobDetail, *, is_admitted: bool = True) -> report.JobH
                 [_attempt(run) for run in task.runs],
                 ready,
                 trial,
-                waits,
+                waits or report.waits_for(missing),
                 task.training.steps if task.training is not None else 0,
             )
         )
@@ -125,7 +124,9 @@ def explanation(service: Service, job: ServiceJob) -> str:
     """Where each task ran and why it took so long; for training jobs, also forecasts."""
     admitted = service.running.admitted.get(job.id)
     is_admitted = job.over or (admitted is not None and admitted.state.row >= 0)
-    text = report.explain(job_history(detail(service, job), is_admitted=is_admitted), time.time())
+    before = service.running.waits_for(job)
+    waits = f"waits for {job_numbers(before)}" if before else "" if is_admitted else report.WAITS_FOR_ADMISSION
+    text = report.explain(job_history(detail(service, job), waits), time.time())
     if not job.steps or job.over:
         return text
     own = {number for number, one in list(service.state.jobs.items()) if one.user == job.user}

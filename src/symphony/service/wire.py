@@ -21,6 +21,7 @@ from symphony.training_jobs.options import MAX_MODEL_SIZE, MAX_STEPS, Training
 PROTOCOL = 1  # version; client and service must have the same
 VERSION_HEADER, KEY_HEADER = "symphony-protocol", "idempotency-key"
 MAX_INLINE_BYTES = 64 << 10  # larger contents are sent as blobs
+MAX_AFTER = 10_000  # jobs that a job may wait for
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # pickled functions need the same minor version
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -108,6 +109,7 @@ class Submit(Message):
     priority: int = Field(0, ge=-limits.PRIORITY, le=limits.PRIORITY)
     queue: Annotated[str, StringConstraints(max_length=100, pattern=r"^[\w.-]*$")] = ""
     python: Annotated[str, StringConstraints(max_length=20)] = PYTHON
+    after: list[Annotated[int, Field(ge=1, le=2**62)]] = Field(default=[], max_length=MAX_AFTER)  # jobs to wait for
 
 
 class ErrorView(BaseModel):
@@ -269,6 +271,7 @@ class JobView(BaseModel):
     error: ErrorView | None
     change: int  # increases with every event of the job
     training: TrainingView | None = None
+    after: list[int] = []  # jobs that must be done before it
 
 
 class JobList(BaseModel):
