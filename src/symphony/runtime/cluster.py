@@ -6,7 +6,7 @@ import atexit
 import itertools
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.function_calls import FunctionCalls, work_submission
 from symphony.runtime.graph import Graph, Submission
-from symphony.runtime.jobs import ClusterJob, JobState, TaskRun, size_of
+from symphony.runtime.jobs import ClusterJob, JobState, Retried, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.live_workload import Shapes, task_graph
 from symphony.runtime.loop import Loop
@@ -156,9 +156,17 @@ class Cluster(FunctionCalls[ClusterJob]):
         return ClusterJob(job, self.cancel)
 
     def start(
-        self, sent: Submission, number: int, priority: int, on_end: Callable[[JobState], None] | None = None
+        self,
+        sent: Submission,
+        number: int,
+        priority: int,
+        on_end: Callable[[JobState], None] | None = None,
+        retried: Mapping[int, Retried] | None = None,
     ) -> JobState:
-        """Run a graph that is already serialised. The loop's thread calls `on_end` when the job has finished."""
+        """Run a graph that is already serialised. The loop's thread calls `on_end` when the job has finished.
+
+        `retried`: tasks that failed before the service restarted, and run again.
+        """
         self.check(sent)
         with self._lock:
             if self.closed:
@@ -166,7 +174,7 @@ class Cluster(FunctionCalls[ClusterJob]):
             for call in sent.calls:
                 self._send(call.kernel)
             arguments = self._put(sent)
-            job = JobState(number, sent, arguments, priority)
+            job = JobState(number, sent, arguments, priority, retried)
             job.on_end = on_end
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)

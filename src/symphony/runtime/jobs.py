@@ -9,10 +9,10 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from symphony.engines.engine import Pickled, Stored
 from symphony.engines.worker import unpickled
@@ -62,7 +62,8 @@ class TaskRun:
     number: int = -1  # of the attempt that runs, -1 = none
     device: int = -1  # on which the core has started it, -1 = none
     value: Stored | None = None  # None until it has finished
-    lost: int = 0  # attempts that failed through no fault of the kernel
+    lost: int = 0  # attempts that failed and were, or will be, followed by another
+    retry_s: float = float("-inf")  # when it may be tried again
     trial: int = -1  # device kind on which its kernel is tried for the first time, -1 = none
     attempts: list[Attempt] = field(default_factory=list)
     folder: str = ""  # of a training job: for its checkpoints …
@@ -79,12 +80,27 @@ class TaskRun:
         return self.call.kernel
 
 
+class Retried(NamedTuple):
+    lost: int  # attempts that failed
+    wait_s: float  # seconds until it may be tried again
+
+
 class JobState:
     """The state of a job, for the loop."""
 
-    def __init__(self, number: int, graph: Submission, arguments: list[Stored], priority: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        graph: Submission,
+        arguments: list[Stored],
+        priority: int,
+        retried: Mapping[int, Retried] | None = None,
+    ) -> None:
+        """`retried`: tasks that have failed before, and run again."""
         self.number, self.graph, self.priority = number, graph, priority
         self.runs = [TaskRun(self, k, call, arguments[k]) for k, call in enumerate(graph.calls)]
+        for index, (lost, wait_s) in (retried or {}).items():
+            self.runs[index].lost, self.runs[index].retry_s = lost, time.monotonic() + wait_s
         self.readers: list[list[int]] = [[] for _ in self.runs]
         for run in self.runs:
             run.missing = len(run.call.reads)

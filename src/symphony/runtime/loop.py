@@ -20,7 +20,7 @@ from typing import NamedTuple
 from symphony.engines.engine import DeviceDown, DeviceUp, Engine, EngineEvent, Failed, Finished, Function, Stopped, Work
 from symphony.problem.errors import EngineError, InfeasibleError, JobCancelledError, SymphonyError
 from symphony.runtime import turn as happened
-from symphony.runtime.failures import error_of, is_run_again
+from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
 from symphony.runtime.handling_time import HandlingTime
 from symphony.runtime.jobs import (
     CANCELLED,
@@ -85,6 +85,7 @@ class Loop:
         self._events: deque[SchedulerEvent] = deque()  # for the core
         self._early: dict[int, SchedulerEvent] = {}  # by gang: finished before the core has started it
         self._wakes_s = math.inf  # until when the policy asked to wait
+        self._delayed: list[TaskRun] = []  # admitted tasks that may not be tried again yet
         self._own_time = HandlingTime(len(self.topology.devices))
         self._zero_s = time.monotonic()  # time 0 of the core
         self.saving = TrainingSupervisor(
@@ -161,7 +162,8 @@ class Loop:
     def cycle(self, timeout_s: float) -> None:
         """Receive events, take turns until none are left, then learn from finished runs."""
         wakes_in_s = max(self._wakes_s - time.monotonic(), 0.0)
-        events = self.engine.poll(min(timeout_s, wakes_in_s, self.saving.wait_s(), self.rounds.wait_s()))
+        waits = (wakes_in_s, self.saving.wait_s(), self.rounds.wait_s(), self._retry_wait_s())
+        events = self.engine.poll(min(timeout_s, *waits))
         self._own_time.events_received(time.monotonic())
         for event in events:
             self._on_event(event)
@@ -169,6 +171,7 @@ class Loop:
         while self.requests:
             self.requests.popleft()()
         self.rounds.update(time.monotonic())
+        self._release_delayed(time.monotonic())
         if not self._events and time.monotonic() >= self._wakes_s:
             self._events.append(SchedulerEvent(happened.WOKEN))
         while True:
@@ -221,6 +224,9 @@ class Loop:
             run.trial = self._trial(run)
             if run.trial >= 0:
                 arrays.runs_on[0, run.index] = 1 << run.trial
+            if run.retry_s > time.monotonic():
+                arrays.runs_on[0, run.index] = 0
+                self._delayed.append(run)
             if not run.missing:
                 run.ready_s = time.monotonic()
         job.row = workload.add(job.graph, sizes, arrays)
@@ -294,8 +300,8 @@ class Loop:
             if run is None or run.value is not None:
                 continue  # it has finished within this turn
             run.device = devices[0]
-            if run.number < 0 and run.job.over.is_set():
-                self._report_stopped(run)  # its job was abandoned within this turn
+            if run.number < 0 and (run.job.over.is_set() or run in self._delayed):
+                self._report_stopped(run)  # its job was abandoned within this turn, or it was sent ahead and failed
             elif run.number < 0:
                 yield _Dispatch(run, [device for device in devices if device >= 0], ahead=False)
 
@@ -315,6 +321,8 @@ class Loop:
             if not short[device] or next_run is None or id(next_run) in started or next_run.job.over.is_set():
                 continue
             if next_run.number >= 0 or next_run.value is not None or next_run.kernel.options.workers > 1:
+                continue
+            if next_run in self._delayed:
                 continue
             seconds = self._seconds(next_run, device)
             per_slot = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
@@ -407,7 +415,7 @@ class Loop:
             attempt.ended = "stopped"
             self._report_stopped(run)
         else:
-            attempt.ended = event.message or event.why
+            attempt.ended = ending(event)
             self._failed(run, event)
 
     def _report_finished(self, run: TaskRun) -> None:
@@ -455,10 +463,29 @@ class Loop:
         self._report_stopped(run)
         if is_run_again(run, event):
             run.lost += 1
-            log.warning("%s: %s; it runs again", run.job.where(run), event.message)
+            delay_s = retry_delay_s(run, event)
+            if delay_s:
+                run.retry_s = time.monotonic() + delay_s
+                self.scheduler.allow(self._gang(run), 0)
+                self._delayed.append(run)
+            log.warning("%s: %s; it runs again", run.job.where(run), ending(event))
         else:
             run.job.cause = event.exception
             self._abandon(run.job, error_of(run, event), FAILED)
+
+    def _retry_wait_s(self) -> float:
+        """Seconds until a task may be tried again."""
+        return max(min((run.retry_s for run in self._delayed), default=math.inf) - time.monotonic(), 0.0)
+
+    def _release_delayed(self, now_s: float) -> None:
+        """Let tasks whose delay is over be placed."""
+        due = [run for run in self._delayed if run.retry_s <= now_s or run.job.over.is_set()]
+        for run in due:
+            self._delayed.remove(run)
+            if not run.job.over.is_set():
+                kinds = [run.trial] if run.trial >= 0 else self.scheduler.workload.kinds_of(run.kernel)
+                self.scheduler.allow(self._gang(run), sum(1 << kind for kind in kinds))
+                self._events.append(SchedulerEvent(happened.WOKEN))
 
     # --- devices
 
@@ -470,7 +497,8 @@ class Loop:
         all_down = self._all_down(kind)
         for job in list(self._admitted.values()):
             for run in job.runs if all_down else ():
-                if run.trial == kind and run.value is None and job.slot >= 0:  # let it run on other kinds
+                delayed = run in self._delayed  # its kinds are set when its delay is over
+                if run.trial == kind and run.value is None and job.slot >= 0 and not delayed:  # let it run elsewhere
                     bits = sum(1 << k for k in self.scheduler.workload.kinds_of(run.kernel))
                     self.scheduler.allow(self._gang(run), bits)
                     self._end_trial(run)

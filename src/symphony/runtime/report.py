@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -118,7 +119,13 @@ def _attempt_line(task: TaskHistory, attempt: Attempt, before_s: float, now_s: f
 def _waits(job: JobState, run: TaskRun) -> str:
     if job.row < 0:
         return WAITS_FOR_ADMISSION
+    if run.retry_s > (now_s := time.monotonic()):
+        return waits_to_retry(run.lost, run.kernel.options.retries, run.retry_s - now_s)
     return waits_for([job.runs[source].name for source in run.call.reads if job.runs[source].value is None])
+
+
+def waits_to_retry(lost: int, retries: int, seconds: float) -> str:
+    return f"is tried again ({lost} of {retries} retries) in {_s(seconds)}"
 
 
 def waits_for(missing: Sequence[str]) -> str:

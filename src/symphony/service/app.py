@@ -252,14 +252,14 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         after: Annotated[int, Query(ge=0, le=2**62, description="`next` of the previous answer, or a `change`")],
         wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="seconds to wait for one")] = 0.0,
     ) -> wire.EndedJobs:
-        """The user's jobs that have ended since."""
+        """The user's jobs that have ended since; with `wait_s`, once there is one, or no job is left."""
 
-        def some() -> bool:
+        def some_or_all() -> bool:
             record = service.state.users.get(token.user)
-            return record is not None and bool(record.ended) and record.ended[-1][0] > after
+            return record is None or not record.open or bool(record.ended and record.ended[-1][0] > after)
 
         if wait_s:
-            await changes.until(ANY_JOB, some, wait_s)
+            await changes.until(ANY_JOB, some_or_all, wait_s)
         last, record = service.state.events, service.state.users.get(token.user)
         found = record.ended_between(after, last) if record is not None else []
         jobs = [job for number in found if (job := service.state.jobs.get(number)) is not None]

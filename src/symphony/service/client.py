@@ -326,7 +326,7 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
 
     # --- encoding
 
-    def _body(self, sent: Submission, priority: int, queue: str, after: Sequence[int]) -> bytes:
+    def _body(self, sent: Submission, priority: int, queue: str, after: Sequence[int] = ()) -> bytes:
         kernels = list(dict.fromkeys(call.kernel for call in sent.calls))
         numbers = {kernel: number for number, kernel in enumerate(kernels)}
         tasks = [
@@ -355,6 +355,8 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
             spec["workers"] = options.workers
         if options.training is not None:
             spec["training"] = asdict(options.training)
+        if options.retry_on:
+            spec |= {"retry_on": options.retry_on, "retry_delay_s": options.retry_delay_s}
         spec["preemptible"] = options.preemptible
         spec["timeout_s"] = options.timeout_s if options.timeout_s <= limits.SECONDS else None
         return spec

@@ -12,7 +12,7 @@ call = "mymodule:count"                             # imported where it runs
 args = [{ from = "sort" }, 3]
 kwargs = { strict = true }
 after = ["sort"]                                    # wait for a task whose value is not read
-device = "cpu"                                      # and timeout_s, retries, workers
+device = "cpu"                                      # and timeout_s, retries, retry_on, retry_delay_s, workers
 
 [[task]]
 name = "train"
@@ -44,8 +44,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from symphony.problem.errors import InputError, SymphonyError, WorkloadError
 from symphony.runtime.graph import Graph, Handle
-from symphony.runtime.kernels import KernelFunction, KernelOptions
-from symphony.service.wire import TrainingSpec
+from symphony.runtime.kernels import KernelFunction, KernelOptions, exception_names
+from symphony.service.wire import ExceptionName, TrainingSpec
 
 REFERENCE_KEY = "from"
 MAX_KERNEL_NAME_CHARS = 100  # longer words are hashed
@@ -65,6 +65,8 @@ class _Task(BaseModel):
     device: Word = "cpu"
     timeout_s: float = math.inf
     retries: int = 2
+    retry_on: list[ExceptionName] = []
+    retry_delay_s: float = 0.0
     workers: int = 1
     training: TrainingSpec | None = None
 
@@ -222,7 +224,15 @@ def _validation_error(error: ValidationError, read: Mapping[str, Any], path: Pat
 def _options(task: _Task, where: str) -> KernelOptions:
     try:
         training = None if task.training is None else task.training.training()
-        return KernelOptions(task.timeout_s, task.retries, training is not None, task.workers, training)
+        return KernelOptions(
+            task.timeout_s,
+            task.retries,
+            training is not None,
+            task.workers,
+            training,
+            retry_on=exception_names(task.retry_on),
+            retry_delay_s=task.retry_delay_s,
+        )
     except WorkloadError as error:
         raise WorkloadError(error.message, where=where, hint=error.hint) from None
 

@@ -22,9 +22,9 @@ from symphony.engines.engine import LOST as INPUT_LOST
 from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, JobError, ServiceError, SymphonyError
 from symphony.runtime.cluster import Cluster
-from symphony.runtime.failures import error_of, is_run_again
+from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
 from symphony.runtime.graph import Submission
-from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, Retried, TaskRun
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.journal import checksum, read_events, read_values, set_aside
@@ -77,6 +77,7 @@ class JobRunner:
         self._chosen: list[ServiceJob] = []  # to be admitted once that is journalled
         self._large: dict[int, dict[int, set[str]]] = {}  # blobs that tasks have made, for jobs with blobs
         self.steps_before: dict[int, dict[int, int]] = {}  # saved before a restart, by job and task
+        self._retried: dict[int, dict[int, Retried]] = {}  # tasks that failed before a restart, by job
         self._dependents: dict[int, list[ServiceJob]] = {}  # jobs that wait for a job
 
     def attach(self, cluster: Cluster, engine: JournalingEngine) -> None:
@@ -112,6 +113,7 @@ class JobRunner:
                 self.end(entry, job, FAILED, quarantine(job, why))
             else:
                 self._discard_damaged_values(entry, job)
+                self._retried[job.id] = self._retried_tasks(job) if job.seconds else {}
                 self._join(entry, job)
 
     def _set_aside(self, entry: Transaction) -> None:
@@ -128,6 +130,15 @@ class JobRunner:
             task: done[task] if task in done else saved_before(self._checkpoints.folder(job.id, name), steps)
             for task, (name, _, _, steps) in enumerate(shape_of(self._database, job.id))
             if steps
+        }
+
+    def _retried_tasks(self, job: ServiceJob) -> dict[int, Retried]:
+        """Tasks that failed and are to run again. Retries of training jobs count anew after a restart."""
+        trains = {task for task, (*_, steps) in enumerate(shape_of(self._database, job.id)) if steps}
+        return {
+            event.task: Retried(event.data.get("retry", 0), max(event.data.get("retry_at_s", 0.0) - time.time(), 0.0))
+            for event in read_events(self._database, job.id)
+            if event.kind == LOST and event.task not in trains
         }
 
     def _discard_damaged_values(self, entry: Transaction, job: ServiceJob) -> None:
@@ -208,7 +219,9 @@ class JobRunner:
             if not rest.tasks:
                 self._ledger.post_required(lambda entry: self.end(entry, job, DONE, None))
                 return
-            state = self.cluster.start(rest.graph, job.id, job.priority, self.job_ended)
+            before = self._retried.pop(job.id, {})
+            retried = {new: before[task] for new, task in enumerate(rest.tasks) if task in before}
+            state = self.cluster.start(rest.graph, job.id, job.priority, self.job_ended, retried)
         except (SymphonyError, OSError) as error:
             for value in held.values():
                 self._engine.free(value)
@@ -267,7 +280,11 @@ class JobRunner:
             made = event
             return self._ledger.post_required(lambda entry: self._finished(entry, run, made, data))
         again = is_run_again(run, event)
-        if not again:
+        if again:
+            delay_s = retry_delay_s(run, event)
+            data |= {"retry": run.lost + 1, "retries": run.kernel.options.retries, "retry_at_s": time.time() + delay_s}
+            data |= {"retry_delay_s": delay_s} if delay_s else {}
+        else:
             data["error"] = _dump(ErrorView.of(error_of(run, event), event.exception))
         if event.why == INPUT_LOST and run.lost < run.kernel.options.retries:
             run.lost += 1
@@ -493,5 +510,5 @@ def _run_record(run: TaskRun, event: Finished | Failed | Stopped) -> dict[str, A
         "ahead": attempt.ahead,
         "cold": event.cold if isinstance(event, Finished) else False,
         "trial": run.trial >= 0,
-        "ended": "done" if isinstance(event, Finished) else event.message or event.why,
+        "ended": "done" if isinstance(event, Finished) else ending(event),
     }

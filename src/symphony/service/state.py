@@ -247,6 +247,8 @@ def text_of(event: JournalEvent) -> str:
         text = f"{name}: done on {device} in {_time(data['seconds'])}"
     elif event.kind == LOST:
         text = f"{name}: {data['ended']}, on {device}; it is retried"
+        if data.get("retry_delay_s"):
+            text += f" ({data['retry']} of {data['retries']}) in {_time(data['retry_delay_s'])}"
     elif event.kind == STOPPED:
         step = data.get("saved_step", 0)
         text = f"{name}: stopped on {device} after {_time(data['seconds'])}; it resumes from step {step}"

@@ -99,7 +99,7 @@ def job_history(job: wire.JobDetail, waits: str = "") -> report.JobHistory:
                 [_attempt(run) for run in task.runs],
                 ready,
                 trial,
-                waits or report.waits_for(missing),
+                waits or _waits_to_retry(task) or report.waits_for(missing),
                 task.training.steps if task.training is not None else 0,
             )
         )
@@ -108,6 +108,12 @@ def job_history(job: wire.JobDetail, waits: str = "") -> report.JobHistory:
     return report.JobHistory(
         f"job {view.id} ({view.name!r})", view.name, view.status, view.accepted_s, ended, error, tasks
     )
+
+
+def _waits_to_retry(task: wire.TaskView) -> str:
+    last = task.runs[-1] if task.runs else None
+    left_s = 0.0 if last is None or last.retry_at_s is None else last.retry_at_s - time.time()
+    return report.waits_to_retry(last.retry, last.retries, left_s) if last is not None and left_s > 0 else ""
 
 
 def _attempt(run: wire.RunView) -> Attempt:

@@ -26,6 +26,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # pickled functio
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+ExceptionName = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S+$")]
 Index = Annotated[int, Field(ge=0, lt=limits.TASKS_PER_GRAPH)]
 # Text for display. Journals of old services may contain lone surrogates, which JSON cannot encode.
 Text = Annotated[str, AfterValidator(readable)]
@@ -83,6 +84,8 @@ class KernelSpec(Message):
     key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
     timeout_s: Annotated[float, Field(gt=0, le=limits.SECONDS)] | None = None
     retries: int = Field(2, ge=0, le=1_000)
+    retry_on: list[ExceptionName] = Field(default=[], max_length=100)
+    retry_delay_s: Annotated[float, Field(ge=0, le=limits.SECONDS)] = 0.0
     preemptible: bool = False
     workers: int = Field(1, ge=1, le=limits.WORKERS_PER_GANG)
     training: TrainingSpec | None = None
@@ -183,6 +186,9 @@ class RunView(BaseModel):
     step: int = 0  # steps done
     saved_step: int = 0  # steps in the last checkpoint
     saves: int = 0  # checkpoints written by this run
+    retry: int = 0  # if the task is tried again after it: which of its …
+    retries: int = 0  # … retries that is …
+    retry_at_s: float | None = None  # … and when it may begin
 
 
 class TrainingView(BaseModel):
