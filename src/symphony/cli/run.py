@@ -52,7 +52,7 @@ def run(
 ) -> None:
     """Run a program on a service, or on this machine if no service is configured.
 
-    Prints what it prints, and ends with its exit status; that of an array is the highest. Interrupting it cancels it.
+    Prints its output, and ends with its exit status.
     """
     seconds = units.parse(time, "seconds", where="--time") if time else math.inf
     bounds = ({"cores": cores} if cores > 1 else {}) | ({"memory": memory} if memory else {})

@@ -366,6 +366,17 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         """Devices, what runs there, users, and statistics of the scheduler."""
         return views.cluster(service, everybody=ADMIN in token.scopes, user=token.user)
 
+    @app.get("/v1/usage", responses=ERROR_RESPONSES)
+    async def usage(
+        token: Reader,
+        since_s: Annotated[float, Query(ge=0, le=1e12, description="seconds since 1970")] = 0.0,
+        everybody: Annotated[bool, Query(alias="all", description="needs scope admin")] = False,
+    ) -> wire.Usage:
+        """Device time and jobs of the user, or of all users, since a time."""
+        if everybody:
+            check_scope(token, ADMIN)
+        return views.usage(service, everybody=everybody, user=token.user, since_s=since_s)
+
     @app.get("/v1/forecasts", responses=ERROR_RESPONSES)
     async def forecasts(
         token: Reader,

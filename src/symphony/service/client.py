@@ -303,6 +303,10 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
         query = {"status": status, "limit": limit, "before": before, "all": str(everybody).lower()}
         return self._get("/v1/jobs", wire.JobList, query).jobs
 
+    def usage(self, since_s: float = 0.0, *, everybody: bool = False) -> wire.Usage:
+        """Device time and jobs of the user, or of all users, since a time (seconds since 1970)."""
+        return self._get("/v1/usage", wire.Usage, {"since_s": since_s, "all": str(everybody).lower()})
+
     def state(self) -> wire.ClusterView:
         """Devices, what runs there, users, and statistics of the scheduler."""
         return self._get("/v1/cluster", wire.ClusterView)

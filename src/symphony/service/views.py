@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from symphony.problem.errors import JobError, ServiceError, SymphonyError
 from symphony.runtime import report
-from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt
 from symphony.service import job_logs, wire
 from symphony.service.journal import read_events, read_values
 from symphony.service.recorder import wall
@@ -261,6 +261,31 @@ def cluster(service: Service, *, everybody: bool, user: str) -> wire.ClusterView
         decisions=decisions(service),
         draining=service.draining,
     )
+
+
+def usage(service: Service, *, everybody: bool, user: str, since_s: float) -> wire.Usage:
+    """Device time and jobs of users since a time (seconds since 1970)."""
+    counts: dict[str, Counter[str]] = {}
+    device_s: defaultdict[str, float] = defaultdict(float)
+    running = service.cluster.used_s()
+    for job in list(service.state.jobs.values()):
+        if (everybody or job.user == user) and (job.ended_s is None or job.ended_s >= since_s):
+            counts.setdefault(job.user, Counter())[job.status if job.over else "unfinished"] += 1
+            device_s[job.user] += job.seconds + (0.0 if job.over else running.get(job.id, 0.0))
+    users = [
+        wire.UserUsage(
+            user=name,
+            device_s=device_s[name],
+            jobs=count.total(),
+            done=count[DONE],
+            failed=count[FAILED],
+            cancelled=count[CANCELLED],
+            unfinished=count["unfinished"],
+        )
+        for name, count in counts.items()
+    ]
+    users.sort(key=lambda one: (-one.device_s, one.user))
+    return wire.Usage(since_s=since_s, kept_s=service.limits.keep_s, users=users)
 
 
 def decisions(service: Service) -> wire.DecisionsView:

@@ -348,6 +348,24 @@ class UserView(BaseModel):
     usage_s: float  # device time with exponential decay
 
 
+class UserUsage(BaseModel):
+    """Jobs of a user that ended in a period or have not ended, and the device time that they have used in all."""
+
+    user: Text
+    device_s: float
+    jobs: int
+    done: int
+    failed: int
+    cancelled: int
+    unfinished: int
+
+
+class Usage(BaseModel):
+    since_s: float  # seconds since 1970
+    kept_s: float  # for which ended jobs are kept: earlier ones are not counted
+    users: list[UserUsage]  # by device time, the largest first
+
+
 class ClusterView(BaseModel):
     name: Text
     policy: str
