@@ -81,6 +81,7 @@ PUBLIC = [
     "WorkerDiedError",
     "Workload",
     "WorkloadError",
+    "as_completed",
     "baselines",
     "best_device",
     "best_feasible",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from symphony.runtime.jobs import Attempt
-from symphony.runtime.report import JobHistory, TaskHistory, explain
+from symphony.runtime.report import JobHistory, TaskHistory, explain, trace
 from symphony.training_jobs.live.progress import Progress
 
 
@@ -46,3 +46,20 @@ def test_a_training_job_that_never_saves_is_told_of_also_when_it_was_lost() -> N
     silent = told(attempt(0.0, 10.0, "done", steps=(0, 0, 0)), steps=100, over=True)
     assert silent[-1].endswith("returned without reporting any of its 100 steps; never saved")
     assert "expected 60 s, × or ÷ 1.0 at its start" in lines[1]  # what is expected by now is a forecast's to say
+
+
+def test_a_trace_has_names_waiting_times_and_arrows_for_what_is_read() -> None:
+    tasks = [
+        TaskHistory("a", "k", [attempt(10.0, 5.0, "killed"), attempt(16.0, 4.0, "done")], 8.0, False, ""),
+        TaskHistory("b", "k", [attempt(11.0, 2.0, "done")], 11.0, False, ""),
+        TaskHistory("c", "k", [attempt(22.0, 1.0, "done")], 20.0, False, "", 0, [0, 1]),
+        TaskHistory("d", "k", [], math.nan, False, "", 0, [2]),
+    ]
+    events = trace(JobHistory("job 1", "g", "running", 8.0, math.nan, "", tasks))["traceEvents"]
+    named = {(one["name"], one["pid"], one.get("tid")): one["args"]["name"] for one in events if one["ph"] == "M"}
+    assert named["process_name", 0, None] == "waiting" and named["process_name", 1, None] == "gpu0"
+    assert (named["thread_name", 1, 1], named["thread_name", 1, 2]) == ("slot 1", "slot 2")
+    waits = {(one["name"], one["ts"] / 1e6, one["dur"] / 1e6) for one in events if one.get("cat") == "waiting"}
+    assert waits == {("a waits", 0.0, 2.0), ("a waits", 7.0, 1.0), ("c waits", 12.0, 2.0)}
+    arrows = [(one["ph"], one["id"], one["ts"] / 1e6, one["tid"]) for one in events if one["ph"] in "sf"]
+    assert arrows == [("s", 1, 12.0, 1), ("f", 1, 14.0, 1), ("s", 2, 5.0, 2), ("f", 2, 14.0, 1)]

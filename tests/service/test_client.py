@@ -82,8 +82,9 @@ def test_a_job_can_be_waited_for_explained_and_traced(ann: RemoteCluster, tmp_pa
     told = job.explain()
     assert told.startswith(f"job {job.id} ('chain'): done after") and "add-1" in told and "on here/cpu" in told
     job.trace(tmp_path / "x.json")
-    names = [event["name"] for event in json.loads((tmp_path / "x.json").read_text())["traceEvents"]]
-    assert names == ["add-0", "add-1", "process_name"]
+    events = json.loads((tmp_path / "x.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events if event.get("cat") == "add"] == ["add-0", "add-1"]
+    assert [event["ph"] for event in events if event.get("cat") == "dependency"] == ["s", "f"]
     assert [task.status for task in job.detail().tasks] == ["done", "done"]
     texts = [line.text for line in job.logs().lines]
     assert texts[0].startswith("accepted: 2 tasks") and texts[-1] == "done"

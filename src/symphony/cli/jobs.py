@@ -14,7 +14,7 @@ from rich.table import Table
 
 from symphony.cli import options, terminal
 from symphony.cli.options import AsJson
-from symphony.cli.remote import Key, Number, Url, ago, plain_table
+from symphony.cli.remote import Key, Number, Url, ago, number_list, plain_table
 from symphony.cli.terminal import print_json
 from symphony.problem.errors import InputError
 from symphony.problem.units import show
@@ -35,15 +35,17 @@ def submit(
     priority: Annotated[int, typer.Option(help="Larger is more urgent; limited by the token.")] = 0,
     queue: Annotated[str, typer.Option(help="One of your queues; they divide your share of the cluster.")] = "",
     key: Annotated[str, typer.Option(help="Submissions with the same key are one job.")] = "",
+    after: Annotated[str, typer.Option(help="Start when these jobs are done: 12,14-17.")] = "",
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the job and print its result.")] = False,
     url: Url = "",
     token: Key = "",
     as_json: AsJson = False,
 ) -> None:
     """Submit the graph of a file to a service."""
+    before = number_list(after, "--after") if after else ()
     graph = load(file, _arguments(argument or []))
     with connect(url, token=token) as cluster:
-        job = cluster.submit(graph, priority=priority, queue=queue, key=key)
+        job = cluster.submit(graph, priority=priority, queue=queue, key=key, after=before)
         if wait:
             _print_result(job, as_json)
         elif as_json:

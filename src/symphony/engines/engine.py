@@ -135,6 +135,7 @@ class Failed:
     exception: bytes | None = None  # pickled; only the user who submitted the work may unpickle it
     signal: int = 0  # that ended its process
     hint: str = ""  # what the user can do about it
+    classes: frozenset[str] = frozenset()  # of the exception, with base classes: "OSError", "package.module.Error"
 
     def __post_init__(self) -> None:
         for name in ("message", "type", "traceback"):  # written by the kernel, so not trusted

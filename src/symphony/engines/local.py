@@ -823,7 +823,8 @@ class LocalEngine(Engine):
             busy_s = busy_s if 0.0 <= busy_s < math.inf else math.nan
             return Finished(number, Stored(value, value[3]), began_s, seconds, message.cold, busy_s)
         why, rest = FAILURE_BY_STAGE[message.step], (message.type, message.traceback, message.exception)
-        return Failed(number, why, message.message, began_s, seconds, *rest)
+        classes = frozenset(message.classes.split())
+        return Failed(number, why, message.message, began_s, seconds, *rest, classes=classes)
 
     def _check_file(self, worker: _Worker, value: process.Portable) -> None:
         """Refuse a value whose file another worker wrote, or that is too short."""

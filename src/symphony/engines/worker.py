@@ -328,8 +328,13 @@ def _end_fork(error: BaseException | None) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def _error_parts(error: BaseException) -> tuple[str, str, str, bytes | None]:
-    """Type, message, traceback and, if it can be pickled, the exception itself."""
+def class_name(kind: type) -> str:
+    """The name of a class with its module, unless it is built in."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _error_parts(error: BaseException) -> tuple[str, str, str, str, bytes | None]:
+    """Type, classes, message, traceback and, if it can be pickled, the exception itself."""
     inside = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, inside))
     try:
@@ -342,7 +347,8 @@ def _error_parts(error: BaseException) -> tuple[str, str, str, bytes | None]:
         sent = head if len(head) <= MAX_TEXT and not buffers else None
     except Exception:  # not picklable: the traceback is sent anyway
         pass
-    return type(error).__name__, message, text, sent
+    classes = " ".join(class_name(kind) for kind in type(error).__mro__)
+    return type(error).__name__, classes, message, text, sent
 
 
 class Surroundings:

@@ -6,7 +6,7 @@ import atexit
 import itertools
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -24,8 +24,9 @@ from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
-from symphony.runtime.graph import Graph, Submission, SubmittedTask, submission
-from symphony.runtime.jobs import ClusterJob, JobState, TaskRun, size_of
+from symphony.runtime.function_calls import FunctionCalls, work_submission
+from symphony.runtime.graph import Graph, Submission, SubmittedTask
+from symphony.runtime.jobs import ClusterJob, JobState, Retried, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.live_workload import CPU, Shapes, task_graph
 from symphony.runtime.loop import Loop
@@ -42,7 +43,7 @@ DEFAULT_POLICY = "eft-belief"
 MAX_CACHED_FUNCTIONS = 1_024  # kept by the engine; beyond that, functions of finished jobs are freed
 
 
-class Cluster:
+class Cluster(FunctionCalls[ClusterJob]):
     """Runs graphs on the devices of an engine. A policy decides where and when."""
 
     def __init__(
@@ -143,18 +144,30 @@ class Cluster:
         """Set a function that the loop's thread calls if the engine or the scheduler fails."""
         self._loop.failed = callback
 
-    def submit(self, graph: Graph, *, priority: int = 0) -> ClusterJob:
-        """Run a graph. Raises if it cannot be pickled or no device can run it; later errors are the job's."""
+    def submit(self, work: Graph | Callable[..., Any], /, *args: Any, priority: int = 0, **kwargs: Any) -> ClusterJob:
+        """Run a graph, or a function with these arguments.
+
+        Raises if it cannot be pickled or no device can run it; later errors are the job's. A function that is not a
+        kernel runs on a CPU.
+        """
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
-        sent = submission(graph)
+        sent = work_submission(work, args, kwargs)
         job = self.start(sent, next(self._numbers), priority)
         return ClusterJob(job, self.cancel)
 
     def start(
-        self, sent: Submission, number: int, priority: int, on_end: Callable[[JobState], None] | None = None
+        self,
+        sent: Submission,
+        number: int,
+        priority: int,
+        on_end: Callable[[JobState], None] | None = None,
+        retried: Mapping[int, Retried] | None = None,
     ) -> JobState:
-        """Run a graph that is already serialised. The loop's thread calls `on_end` when the job has finished."""
+        """Run a graph that is already serialised. The loop's thread calls `on_end` when the job has finished.
+
+        `retried`: tasks that failed before the service restarted, and run again.
+        """
         self.check(sent)
         with self._lock:
             if self.closed:
@@ -162,7 +175,7 @@ class Cluster:
             for kernel in {call.kernel for call in sent.calls}:
                 self._send(kernel)
             arguments = self._put(sent)
-            job = JobState(number, sent, arguments, priority)
+            job = JobState(number, sent, arguments, priority, retried)
             job.on_end = on_end
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)

@@ -18,8 +18,21 @@ FAILURE_HINTS = {
 
 
 def is_run_again(run: TaskRun, event: Failed) -> bool:
-    """True if the kernel is not to blame for the failure and has retries left."""
-    return event.why == DIED and event.signal in EXTERNAL_SIGNALS and run.lost < run.kernel.options.retries
+    """True if the kernel has retries left, and is not to blame for the failure or raised what its `retry_on` names."""
+    options = run.kernel.options
+    killed = event.why == DIED and event.signal in EXTERNAL_SIGNALS
+    raised = event.why == RAISED and not event.classes.isdisjoint(options.retry_on)
+    return (killed or raised) and run.lost < options.retries
+
+
+def retry_delay_s(run: TaskRun, event: Failed) -> float:
+    """Seconds until a kernel that failed runs again."""
+    return run.kernel.options.retry_delay_s if event.why == RAISED else 0.0
+
+
+def ending(event: Failed) -> str:
+    """How a run ended, in a few words."""
+    return f"raised {event.type}: {event.message}" if event.why == RAISED else event.message or event.why
 
 
 def error_of(run: TaskRun, event: Failed) -> JobError:
@@ -38,5 +51,6 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
         hint = "submit the job again: its lost inputs are computed again"
         return WorkerDiedError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
     verbs = {RAISED: "raised", UNSENDABLE: "returned a value that cannot be sent:", UNREADABLE: "could not be read:"}
-    text = f"kernel {name!r} {verbs[event.why]} {event.type}: {event.message}"
+    tried = f" ({run.lost + 1} times)" if run.lost and event.why == RAISED and run.kernel.options.retry_on else ""
+    text = f"kernel {name!r} {verbs[event.why]} {event.type}: {event.message}{tried}"
     return KernelError(text, where=where, hint=FAILURE_HINTS[event.why], traceback=event.traceback)

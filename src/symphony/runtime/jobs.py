@@ -6,24 +6,27 @@ Only the loop's thread writes. Other threads wait for `over`, or read single fie
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symphony.engines.engine import Pickled, Stored
 from symphony.engines.worker import unpickled
 from symphony.problem.errors import SymphonyError
 from symphony.runtime import report
 from symphony.runtime.graph import Submission, SubmittedTask
+from symphony.runtime.job_handle import JobHandle
 from symphony.runtime.kernels import RunnableKernel
 from symphony.training_jobs.live.progress import Progress, Unread
 
 if TYPE_CHECKING:
     from symphony.runtime.task_window import TaskWindow
 
+log = logging.getLogger("symphony.runtime")
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
 
@@ -63,7 +66,8 @@ class TaskRun:
     place: int = -1  # number of its gang among those of its job in the core, -1 = none
     device: int = -1  # on which the core has started it, -1 = none
     value: Stored | None = None  # None until it has finished
-    lost: int = 0  # attempts that failed through no fault of the kernel
+    lost: int = 0  # attempts that failed and were, or will be, followed by another
+    retry_s: float = float("-inf")  # when it may be tried again
     trial: int = -1  # device kind on which its kernel is tried for the first time, -1 = none
     attempts: list[Attempt] = field(default_factory=list)
     folder: str = ""  # of a training job: for its checkpoints …
@@ -80,12 +84,27 @@ class TaskRun:
         return self.call.name
 
 
+class Retried(NamedTuple):
+    lost: int  # attempts that failed
+    wait_s: float  # seconds until it may be tried again
+
+
 class JobState:
     """The state of a job, for the loop."""
 
-    def __init__(self, number: int, graph: Submission, arguments: list[Stored], priority: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        graph: Submission,
+        arguments: list[Stored],
+        priority: int,
+        retried: Mapping[int, Retried] | None = None,
+    ) -> None:
+        """`retried`: tasks that have failed before, and run again."""
         self.number, self.graph, self.priority = number, graph, priority
         self.runs = [TaskRun(self, k, call, arguments[k]) for k, call in enumerate(graph.calls)]
+        for index, (lost, wait_s) in (retried or {}).items():
+            self.runs[index].lost, self.runs[index].retry_s = lost, time.monotonic() + wait_s
         self.readers: list[list[int]] = [[] for _ in self.runs]
         for run in self.runs:
             run.missing = len(run.call.reads)
@@ -108,14 +127,37 @@ class JobState:
         self.values: list[Pickled] = []
         self.over = threading.Event()
         self.on_end: Callable[[JobState], None] | None = None  # called by the loop's thread when the job has ended
+        self._callbacks: list[Callable[[], object]] = []  # called after that
+        self._lock = threading.Lock()  # of these
 
     def where(self, run: TaskRun) -> str:
         """The job and the task, for error messages."""
         return f"job {self.number} ({self.graph.name!r}), task {run.name!r}"
 
+    def when_over(self, callback: Callable[[], object]) -> None:
+        """Call a function when the job has ended: the loop's thread does, or this one if it has. From any thread."""
+        with self._lock:
+            if not self.over.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
 
-class ClusterJob:
-    """A submitted graph, as users hold it."""
+    def end(self, status: str) -> None:
+        """The job has ended."""
+        with self._lock:
+            self.ended_s, self.status = time.monotonic(), status
+            self.over.set()
+        if self.on_end is not None:
+            self.on_end(self)
+        for callback in self._callbacks:
+            try:
+                callback()
+            except Exception:  # of a user: the loop must continue
+                log.exception("a callback of job %d raised", self.number)
+
+
+class ClusterJob(JobHandle):
+    """A submitted graph or function, as users hold it."""
 
     def __init__(self, state: JobState, cancel: Callable[[JobState], None]) -> None:
         self._state, self._cancel = state, cancel
@@ -131,7 +173,7 @@ class ClusterJob:
 
     @property
     def name(self) -> str:
-        """The name of its graph."""
+        """The name of its graph or function."""
         return self._state.graph.name
 
     @property
@@ -163,6 +205,10 @@ class ClusterJob:
             self._value = state.graph.result([unpickled(value.head, value.buffers) for value in state.values])
             self._read = True
         return self._value
+
+    def add_done_callback(self, callback: Callable[[ClusterJob], object]) -> None:
+        """Call a function with this job once it has ended: in the scheduler's thread, or at once if it has."""
+        self._state.when_over(lambda: callback(self))
 
     def cancel(self) -> None:
         """Cancel the job: running tasks are killed. No-op if it has ended."""

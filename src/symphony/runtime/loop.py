@@ -20,7 +20,7 @@ from typing import NamedTuple
 from symphony.engines.engine import DeviceDown, DeviceUp, Engine, EngineEvent, Failed, Finished, Function, Stopped, Work
 from symphony.problem.errors import EngineError, InfeasibleError, JobCancelledError, SymphonyError
 from symphony.runtime import turn as happened
-from symphony.runtime.failures import error_of, is_run_again
+from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
 from symphony.runtime.handling_time import HandlingTime
 from symphony.runtime.jobs import (
     CANCELLED,
@@ -93,6 +93,7 @@ class Loop:
         self._enough: list[float] = [math.inf] * len(self._long)  # with more runs, no more are sent ahead now
         self._expected: dict[tuple[str, int, int], tuple[int, float, float]] = {}  # see `_expectation`
         self._names = [(device.name,) for device in self.topology.devices]
+        self._delayed: list[TaskRun] = []  # admitted tasks that may not be tried again yet
         self._own_time = HandlingTime(len(self.topology.devices))
         self._zero_s = time.monotonic()  # time 0 of the core
         self.saving = TrainingSupervisor(
@@ -169,7 +170,8 @@ class Loop:
     def cycle(self, timeout_s: float) -> None:
         """Receive events, take turns until none are left, then learn from finished runs."""
         wakes_in_s = max(self._wakes_s - time.monotonic(), 0.0)
-        events = self.engine.poll(min(timeout_s, wakes_in_s, self.saving.wait_s(), self.rounds.wait_s()))
+        waits = (wakes_in_s, self.saving.wait_s(), self.rounds.wait_s(), self._retry_wait_s())
+        events = self.engine.poll(min(timeout_s, *waits))
         self._own_time.events_received(time.monotonic())
         for event in events:
             self._on_event(event)
@@ -177,6 +179,7 @@ class Loop:
         while self.requests:
             self.requests.popleft()()
         self.rounds.update(time.monotonic())
+        self._release_delayed(time.monotonic())
         if not self._events and time.monotonic() >= self._wakes_s:
             self._events.append(SchedulerEvent(happened.WOKEN))
         while True:
@@ -242,6 +245,9 @@ class Loop:
             run.place, run.trial = run.index, self._trial(run)
             if run.trial >= 0:
                 workload.w.runs_on[job.row, run.index] = 1 << run.trial
+            if run.retry_s > time.monotonic():
+                workload.w.runs_on[job.row, run.index] = 0
+                self._delayed.append(run)
             if not run.missing:
                 run.ready_s = time.monotonic()
         self._arrives(job)
@@ -276,6 +282,9 @@ class Loop:
             run = window.waiting.popleft()
             run.trial = self._trial(run)
             kinds = 1 << run.trial if run.trial >= 0 else workload.kind_bits(run.kernel)
+            if run.retry_s > time.monotonic():
+                kinds = 0
+                self._delayed.append(run)
             place = window.enter(run, (run.kernel, kinds))
             workload.enter(job.row, place, run.kernel, size_of(run), kinds)
             self._events.append(SchedulerEvent(happened.ENTERED, self._gang(run)))
@@ -368,8 +377,8 @@ class Loop:
             if run is None or run.value is not None:
                 continue  # it has finished within this turn
             run.device = devices[0]
-            if run.number < 0 and run.job.over.is_set():
-                self._report_stopped(run)  # its job was abandoned within this turn
+            if run.number < 0 and (run.job.over.is_set() or run in self._delayed):
+                self._report_stopped(run)  # its job was abandoned within this turn, or it was sent ahead and failed
             elif run.number < 0:
                 yield _Dispatch(run, [device for device in devices if device >= 0], ahead=False)
 
@@ -395,6 +404,8 @@ class Loop:
                 continue
             options = run.kernel.options
             if options.workers > 1 or options.cores > 1 or options.memory:
+                continue
+            if run in self._delayed:
                 continue
             seconds, slots = self._seconds(run, device), self._slots[device]
             per_slot = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
@@ -511,7 +522,7 @@ class Loop:
             attempt.ended = "stopped"
             self._report_stopped(run)
         else:
-            attempt.ended = event.message or event.why
+            attempt.ended = ending(event)
             self._failed(run, event)
 
     def _report_finished(self, run: TaskRun) -> None:
@@ -562,10 +573,29 @@ class Loop:
         self._report_stopped(run)
         if is_run_again(run, event):
             run.lost += 1
-            log.warning("%s: %s; it runs again", run.job.where(run), event.message)
+            delay_s = retry_delay_s(run, event)
+            if delay_s:
+                run.retry_s = time.monotonic() + delay_s
+                self.scheduler.allow(self._gang(run), 0)
+                self._delayed.append(run)
+            log.warning("%s: %s; it runs again", run.job.where(run), ending(event))
         else:
             run.job.cause = event.exception
             self._abandon(run.job, error_of(run, event), FAILED)
+
+    def _retry_wait_s(self) -> float:
+        """Seconds until a task may be tried again."""
+        return max(min((run.retry_s for run in self._delayed), default=math.inf) - time.monotonic(), 0.0)
+
+    def _release_delayed(self, now_s: float) -> None:
+        """Let tasks whose delay is over be placed."""
+        due = [run for run in self._delayed if run.retry_s <= now_s or run.job.over.is_set()]
+        for run in due:
+            self._delayed.remove(run)
+            if not run.job.over.is_set():
+                kinds = [run.trial] if run.trial >= 0 else self.scheduler.workload.kinds_of(run.kernel)
+                self.scheduler.allow(self._gang(run), sum(1 << kind for kind in kinds))
+                self._events.append(SchedulerEvent(happened.WOKEN))
 
     # --- devices
 
@@ -577,7 +607,8 @@ class Loop:
         all_down = self._all_down(kind)
         for job in list(self._admitted.values()):
             for run in job.runs if all_down else ():
-                if run.trial == kind and run.value is None and job.slot >= 0:  # let it run on other kinds
+                delayed = run in self._delayed  # its kinds are set when its delay is over
+                if run.trial == kind and run.value is None and job.slot >= 0 and not delayed:  # let it run elsewhere
                     self.scheduler.allow(self._gang(run), self.scheduler.workload.kind_bits(run.kernel))
                     self._end_trial(run)
                     run.trial = -1
@@ -622,7 +653,7 @@ class Loop:
         for index in set(job.graph.outputs):
             self.engine.free(value_of(job.runs[index]))
         self.saving.job_over(job)
-        self._close(job, FAILED if job.error else DONE)
+        job.end(FAILED if job.error else DONE)
 
     def _abandon(self, job: JobState, error: SymphonyError, status: str) -> None:
         if job.over.is_set():
@@ -634,7 +665,7 @@ class Loop:
             tasks = self.scheduler.workload.shapes.tasks
             self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
             self._events.append(SchedulerEvent(happened.DROPPED, job.slot))
-        self._close(job, status)
+        job.end(status)
         for run in job.runs:
             self._end_trial(run)
             if run.number >= 0:
@@ -651,16 +682,10 @@ class Loop:
             if run.value is not None:
                 self.engine.free(run.value)
 
-    def _close(self, job: JobState, status: str) -> None:
-        job.ended_s, job.status = time.monotonic(), status
-        job.over.set()
-        if job.on_end is not None:
-            job.on_end(job)
-
     def _abandon_all(self, error: EngineError) -> None:
         while self.requests:
             self.requests.popleft()()
         for job in [*self._backlog, *self._admitted.values()]:
             if not job.over.is_set():
                 job.error = error
-                self._close(job, FAILED)
+                job.end(FAILED)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 
 WAITS_FOR_ADMISSION = "waits until the job is admitted"
+WAITING_PROCESS, FIRST_DEVICE = 0, 1  # processes of a trace
 MAX_SHOWN_RESUMES = 5  # steps from which a training job was resumed
 
 
@@ -28,6 +30,7 @@ class TaskHistory:
     trial: bool  # it was placed to learn the run time on that device kind
     waits: str  # what it waits for, if it waits
     steps: int = 0  # of a training job; 0 for other tasks
+    reads: Sequence[int] = ()  # tasks whose values it reads
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,16 @@ class JobHistory:
 
 def job_history(job: JobState) -> JobHistory:
     tasks = [
-        TaskHistory(run.name, run.kernel.name, run.attempts, run.ready_s, run.trial >= 0, _waits(job, run), _steps(run))
+        TaskHistory(
+            run.name,
+            run.kernel.name,
+            run.attempts,
+            run.ready_s,
+            run.trial >= 0,
+            _waits(job, run),
+            _steps(run),
+            run.call.reads,
+        )
         for run in job.runs
     ]
     title = f"job {job.number} ({job.graph.name!r})"
@@ -118,7 +130,13 @@ def _attempt_line(task: TaskHistory, attempt: Attempt, before_s: float, now_s: f
 def _waits(job: JobState, run: TaskRun) -> str:
     if job.row < 0:
         return WAITS_FOR_ADMISSION
+    if run.retry_s > (now_s := time.monotonic()):
+        return waits_to_retry(run.lost, run.kernel.options.retries, run.retry_s - now_s)
     return waits_for([job.runs[source].name for source in run.call.reads if job.runs[source].value is None])
+
+
+def waits_to_retry(lost: int, retries: int, seconds: float) -> str:
+    return f"is tried again ({lost} of {retries} retries) in {_s(seconds)}"
 
 
 def waits_for(missing: Sequence[str]) -> str:
@@ -133,34 +151,58 @@ def _s(seconds: float) -> str:
 
 
 def trace(history: JobHistory) -> dict[str, Any]:
-    """A Chrome trace: a process for each device, a thread for each of its slots that was used."""
+    """A Chrome trace: a process for each device, a thread for each of its slots that was used.
+
+    Arrows lead from the end of a task to those that read its value. The process "waiting" has a row for each task, from
+    the time at which it could have started to its start.
+    """
     runs = [
-        (attempt.began_s, attempt.began_s + attempt.seconds, device, task, attempt)
-        for task in history.tasks
+        (attempt.began_s, attempt.began_s + attempt.seconds, device, index, attempt)
+        for index, task in enumerate(history.tasks)
         for attempt in task.attempts
         for device in attempt.devices
         if math.isfinite(attempt.began_s) and math.isfinite(attempt.seconds)
     ]
     devices: dict[str, list[float]] = {}  # when each slot is free again
     events: list[dict[str, Any]] = []
-    for began, ended, device, task, attempt in sorted(runs, key=lambda x: x[:2]):
+    first: dict[int, dict[str, Any]] = {}  # where each task was done: its slice on the first device
+    free_s = [task.ready_s for task in history.tasks]  # since when a task could have started
+    for began, ended, device, index, attempt in sorted(runs, key=lambda x: x[:2]):
+        task = history.tasks[index]
         slots = devices.setdefault(device, [])
         slot = next((k for k, free in enumerate(slots) if free <= began + 1e-6), len(slots))
         slots[slot : slot + 1] = [ended]
         about = {"kernel": task.kernel, "expected_s": attempt.expected_s, "ended": attempt.ended}
         about |= {"waited_s": max(began - task.ready_s, 0.0), "cold": attempt.cold}
-        events.append(
-            {
-                "name": task.name,
-                "cat": task.kernel,
-                "ph": "X",
-                "ts": (began - history.submitted_s) * 1e6,
-                "dur": (ended - began) * 1e6,
-                "pid": list(devices).index(device) + 1,
-                "tid": slot + 1,
-                "args": about,
-            }
-        )
-    for number, device in enumerate(devices, start=1):
+        place = {"pid": list(devices).index(device) + FIRST_DEVICE, "tid": slot + 1}
+        start_us, took_us = (began - history.submitted_s) * 1e6, (ended - began) * 1e6
+        events.append({"name": task.name, "cat": task.kernel, "ph": "X", "ts": start_us, "dur": took_us, **place})
+        events[-1]["args"] = about
+        if attempt.ended == "done" and device == attempt.devices[0]:
+            first[index] = events[-1]
+        if math.isfinite(free_s[index]) and began > free_s[index]:
+            since_us = (free_s[index] - history.submitted_s) * 1e6
+            waited = {"name": f"{task.name} waits", "cat": "waiting", "ph": "X", "ts": since_us, "pid": WAITING_PROCESS}
+            events.append({**waited, "tid": index + 1, "dur": start_us - since_us, "args": {"for": device}})
+        free_s[index] = max(ended, free_s[index]) if math.isfinite(free_s[index]) else ended
+    events += _arrows(history, first)
+    names = {WAITING_PROCESS: "waiting"} if any(one.get("cat") == "waiting" for one in events) else {}
+    names |= dict(enumerate(devices, start=FIRST_DEVICE))
+    for number, device in names.items():
         events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": device}})
+    for number, tid in sorted({(one["pid"], one["tid"]) for one in events if one["ph"] == "X"}):
+        name = f"task {history.tasks[tid - 1].name}" if number == WAITING_PROCESS else f"slot {tid}"
+        events.append({"name": "thread_name", "ph": "M", "pid": number, "tid": tid, "args": {"name": name}})
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"job": history.graph}}
+
+
+def _arrows(history: JobHistory, done: Mapping[int, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """From the end of each task to the start of those that read its value. `done`: their slices, by task."""
+    reads = [(source, index) for index, task in enumerate(history.tasks) for source in task.reads]
+    for number, (source, target) in enumerate(reads, start=1):
+        if source in done and target in done:
+            ends, begins = done[source], done[target]
+            arrow = {"name": "value", "cat": "dependency", "id": number}
+            end_us = ends["ts"] + ends["dur"]
+            yield {**arrow, "ph": "s", "ts": end_us, "pid": ends["pid"], "tid": ends["tid"]}
+            yield {**arrow, "ph": "f", "bp": "e", "ts": begins["ts"], "pid": begins["pid"], "tid": begins["tid"]}

@@ -40,6 +40,7 @@ from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 
 log = logging.getLogger("symphony.service.http")
 MAX_WAIT_S = 60.0
+ANY_JOB = 0  # not the number of a job
 # Resources that may run out, and what to do.
 EXHAUSTED = {
     errno.ENOSPC: "free space on its disk, which is full",
@@ -89,16 +90,17 @@ class JobChanges:
         """Wake the requests that wait for these jobs. Thread-safe: a request that starts to wait checks its condition
         first.
         """
-        if any(job in self._waiting for job in jobs) and self._loop is not None and not self._loop.is_closed():
+        waited_for = ANY_JOB in self._waiting or any(job in self._waiting for job in jobs)
+        if waited_for and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake, jobs)
 
     def _wake(self, jobs: set[int]) -> None:
-        for job in jobs:
+        for job in (ANY_JOB, *jobs):
             for event in self._waiting.get(job, ()):
                 event.set()
 
     async def until(self, job: int, done: Callable[[], bool], seconds: float) -> None:
-        """Wait until `done()`, which is checked at every change of the job, for at most `seconds`."""
+        """Wait until `done()`, which is checked at every change of the job (or `ANY_JOB`), for at most `seconds`."""
         deadline = time.monotonic() + min(seconds, MAX_WAIT_S)
         event = asyncio.Event()
         self._waiting.setdefault(job, set()).add(event)
@@ -244,6 +246,25 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         found = service.jobs(token, everybody=everybody, status=status, before=before, most=limit)
         return wire.JobList(jobs=[service.running.view(job) for job in found])
 
+    @app.get("/v1/ended", responses=ERROR_RESPONSES)
+    async def ended_jobs(
+        token: Reader,
+        after: Annotated[int, Query(ge=0, le=2**62, description="`next` of the previous answer, or a `change`")],
+        wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="seconds to wait for one")] = 0.0,
+    ) -> wire.EndedJobs:
+        """The user's jobs that have ended since; with `wait_s`, once there is one, or no job is left."""
+
+        def some_or_all() -> bool:
+            record = service.state.users.get(token.user)
+            return record is None or not record.open or bool(record.ended and record.ended[-1][0] > after)
+
+        if wait_s:
+            await changes.until(ANY_JOB, some_or_all, wait_s)
+        last, record = service.state.events, service.state.users.get(token.user)
+        found = record.ended_between(after, last) if record is not None else []
+        jobs = [job for number in found if (job := service.state.jobs.get(number)) is not None]
+        return wire.EndedJobs(jobs=[service.running.view(job) for job in jobs], next=max(last, after))
+
     @app.get("/v1/jobs/{number}", responses=ERROR_RESPONSES)
     async def job(
         number: Number,
@@ -344,6 +365,17 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
     async def cluster(token: Reader) -> wire.ClusterView:
         """Devices, what runs there, users, and statistics of the scheduler."""
         return views.cluster(service, everybody=ADMIN in token.scopes, user=token.user)
+
+    @app.get("/v1/usage", responses=ERROR_RESPONSES)
+    async def usage(
+        token: Reader,
+        since_s: Annotated[float, Query(ge=0, le=1e12, description="seconds since 1970")] = 0.0,
+        everybody: Annotated[bool, Query(alias="all", description="needs scope admin")] = False,
+    ) -> wire.Usage:
+        """Device time and jobs of the user, or of all users, since a time."""
+        if everybody:
+            check_scope(token, ADMIN)
+        return views.usage(service, everybody=everybody, user=token.user, since_s=since_s)
 
     @app.get("/v1/forecasts", responses=ERROR_RESPONSES)
     async def forecasts(

@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -41,10 +41,13 @@ from symphony.problem.errors import (
     WorkloadError,
 )
 from symphony.problem.topology import Topology
-from symphony.runtime.graph import Graph, Submission, submission
+from symphony.runtime.function_calls import FunctionCalls, work_submission
+from symphony.runtime.graph import Graph, Submission
+from symphony.runtime.job_handle import JobHandle
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import RunnableKernel, code_of
 from symphony.service import wire
+from symphony.service.job_watcher import JobWatcher
 
 if TYPE_CHECKING:
     from symphony.runtime.profiles import Profiles
@@ -64,8 +67,8 @@ def default_folder() -> Path:
     return Path(base).expanduser() / "symphony" / "service"
 
 
-class RemoteJob:
-    """A graph that was submitted to a service."""
+class RemoteJob(JobHandle):
+    """A graph or function that was submitted to a service."""
 
     def __init__(self, cluster: RemoteCluster, view: wire.JobView) -> None:
         self._cluster, self._view = cluster, view
@@ -82,7 +85,7 @@ class RemoteJob:
 
     @property
     def name(self) -> str:
-        """The name of the graph."""
+        """The name of the graph or function."""
         return self._view.name
 
     @property
@@ -156,6 +159,12 @@ class RemoteJob:
                 f"or symphony result {self.id} --trust {user}",
             ) from None
 
+    def add_done_callback(self, callback: Callable[[RemoteJob], object]) -> None:
+        """Call a function with this job in another thread once it has ended, or cannot be watched any more; at once if
+        it has ended.
+        """
+        self._cluster._watch(self, callback)
+
     def cancel(self) -> None:
         """Cancel it: running tasks are killed. Does nothing if it has ended."""
         self._cluster._send("POST", f"/v1/jobs/{self.id}/cancel", wire.JobView)
@@ -207,7 +216,7 @@ class RemoteJob:
         Path(path).write_text(json.dumps(self.trace_events()))
 
 
-class RemoteCluster:
+class RemoteCluster(FunctionCalls[RemoteJob]):
     """A service that runs graphs. Thread-safe."""
 
     def __init__(self, url: str, token: str, *, timeout_s: float = 60.0, trust: str | Collection[str] = ()) -> None:
@@ -222,6 +231,7 @@ class RemoteCluster:
         self._headers = {wire.VERSION_HEADER: str(wire.PROTOCOL), "authorization": f"Bearer {token}"}
         self._local = threading.local()
         self._code: dict[tuple[RunnableKernel, str], Pickled] = {}
+        self._watcher = JobWatcher(self._ended)
         about = self._get("/v1/about", wire.About)
         if about.protocol != wire.PROTOCOL:
             raise VersionError(
@@ -254,14 +264,26 @@ class RemoteCluster:
             connection.close()
             self._local.connection = None
 
-    def submit(self, graph: Graph, *, priority: int = 0, queue: str = "", key: str = "") -> RemoteJob:
-        """Submit a graph. When this returns, the service has journalled it.
+    def submit(
+        self,
+        work: Graph | Callable[..., Any],
+        /,
+        *args: Any,
+        priority: int = 0,
+        queue: str = "",
+        key: str = "",
+        after: Iterable[RemoteJob | int] = (),
+        **kwargs: Any,
+    ) -> RemoteJob:
+        """Submit a graph, or a function with these arguments. When this returns, the service has journalled it.
 
-        `queue`: one of the user's queues, which share equally. Submissions with the same `key` make one job.
+        `queue`: one of the user's queues, which share equally. Submissions with the same `key` make one job. It starts
+        when all jobs in `after` are done; if one of them fails, it fails.
         """
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
-        body = self._body(submission(graph), priority, queue)
+        before = [job.id if isinstance(job, RemoteJob) else job for job in after]
+        body = self._body(work_submission(work, args, kwargs), priority, queue, before)
         headers = {wire.KEY_HEADER: quote(key) or uuid.uuid4().hex, "content-type": "application/json"}
         answer = self._ask("POST", "/v1/jobs", body, headers)
         return RemoteJob(self, wire.JobView.model_validate_json(answer))
@@ -280,6 +302,10 @@ class RemoteCluster:
         """The newest jobs; only those with numbers below `before`, if that is not 0."""
         query = {"status": status, "limit": limit, "before": before, "all": str(everybody).lower()}
         return self._get("/v1/jobs", wire.JobList, query).jobs
+
+    def usage(self, since_s: float = 0.0, *, everybody: bool = False) -> wire.Usage:
+        """Device time and jobs of the user, or of all users, since a time (seconds since 1970)."""
+        return self._get("/v1/usage", wire.Usage, {"since_s": since_s, "all": str(everybody).lower()})
 
     def state(self) -> wire.ClusterView:
         """Devices, what runs there, users, and statistics of the scheduler."""
@@ -304,7 +330,7 @@ class RemoteCluster:
 
     # --- encoding
 
-    def _body(self, sent: Submission, priority: int, queue: str) -> bytes:
+    def _body(self, sent: Submission, priority: int, queue: str, after: Sequence[int] = ()) -> bytes:
         kernels = list(dict.fromkeys(call.kernel for call in sent.calls))
         numbers = {kernel: number for number, kernel in enumerate(kernels)}
         tasks = [
@@ -317,7 +343,8 @@ class RemoteCluster:
             "tasks": tasks,
         }
         graph |= {"outputs": sent.outputs, "names": sent.names}
-        return json.dumps({"graph": graph, "priority": priority, "queue": queue, "python": wire.PYTHON}).encode()
+        body = {"graph": graph, "priority": priority, "queue": queue, "python": wire.PYTHON}
+        return json.dumps(body | ({"after": after} if after else {})).encode()  # old services do not know `after`
 
     def _kernel(self, kernel: RunnableKernel) -> dict[str, Any]:
         options = kernel.options
@@ -336,6 +363,8 @@ class RemoteCluster:
             spec["memory"] = options.memory
         if options.training is not None:
             spec["training"] = asdict(options.training)
+        if options.retry_on:
+            spec |= {"retry_on": options.retry_on, "retry_delay_s": options.retry_delay_s}
         spec["preemptible"] = options.preemptible
         spec["timeout_s"] = options.timeout_s if options.timeout_s <= limits.SECONDS else None
         return spec
@@ -354,6 +383,24 @@ class RemoteCluster:
         except UnknownJobError:
             self._ask("PUT", path, view, {"content-type": "application/octet-stream"})
         return {"blob": digest}
+
+    # --- the ends of jobs
+
+    def _watch(self, job: RemoteJob, callback: Callable[[RemoteJob], object]) -> None:
+        def ended(view: wire.JobView | None) -> None:
+            job._view = view or job._view
+            callback(job)
+
+        view = job._view
+        if view.ended_s is not None:
+            callback(job)
+        elif view.user == self.user:
+            self._watcher.watch(view.id, view.change, ended, job.view)
+        else:  # only an administrator can see it
+            threading.Thread(target=lambda: ended(job.view() if job.wait() else None), daemon=True).start()
+
+    def _ended(self, after: int) -> wire.EndedJobs:
+        return self._get("/v1/ended", wire.EndedJobs, {"after": after, "wait_s": LONG_POLL_S})
 
     @property
     def user(self) -> str:

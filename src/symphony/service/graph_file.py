@@ -12,7 +12,8 @@ call = "mymodule:count"                             # imported where it runs
 args = [{ from = "sort" }, 3]
 kwargs = { strict = true }
 after = ["sort"]                                    # wait for a task whose value is not read
-device = "cpu"                                      # and timeout_s, retries, workers, cores, memory ("8 GB")
+device = "cpu"                                      # and timeout_s, retries, retry_on, retry_delay_s, workers,
+                                                    # cores, memory ("8 GB")
 
 [[task]]
 name = "train"
@@ -45,8 +46,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from symphony.problem import units
 from symphony.problem.errors import InputError, SymphonyError, WorkloadError
 from symphony.runtime.graph import Graph, Handle
-from symphony.runtime.kernels import KernelFunction, KernelOptions
-from symphony.service.wire import TrainingSpec
+from symphony.runtime.kernels import KernelFunction, KernelOptions, exception_names
+from symphony.service.wire import ExceptionName, TrainingSpec
 
 REFERENCE_KEY = "from"
 MAX_KERNEL_NAME_CHARS = 100  # longer words are hashed
@@ -66,6 +67,8 @@ class _Task(BaseModel):
     device: Word = "cpu"
     timeout_s: float = math.inf
     retries: int = 2
+    retry_on: list[ExceptionName] = []
+    retry_delay_s: float = 0.0
     workers: int = 1
     cores: int = 1
     memory: str | float = 0.0
@@ -225,9 +228,16 @@ def _validation_error(error: ValidationError, read: Mapping[str, Any], path: Pat
 def _options(task: _Task, where: str) -> KernelOptions:
     try:
         training = None if task.training is None else task.training.training()
-        memory = units.parse(task.memory, "bytes")
         return KernelOptions(
-            task.timeout_s, task.retries, training is not None, task.workers, training, task.cores, memory
+            task.timeout_s,
+            task.retries,
+            training is not None,
+            task.workers,
+            training,
+            task.cores,
+            units.parse(task.memory, "bytes"),
+            exception_names(task.retry_on),
+            task.retry_delay_s,
         )
     except InputError as error:
         raise WorkloadError(error.message, where=where, hint=error.hint) from None

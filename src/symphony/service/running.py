@@ -22,9 +22,9 @@ from symphony.engines.engine import LOST as INPUT_LOST
 from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, JobError, ServiceError, SymphonyError
 from symphony.runtime.cluster import Cluster
-from symphony.runtime.failures import error_of, is_run_again
+from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
 from symphony.runtime.graph import Submission
-from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, Retried, TaskRun
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.journal import checksum, read_events, read_values, set_aside
@@ -77,6 +77,8 @@ class JobRunner:
         self._chosen: list[ServiceJob] = []  # to be admitted once that is journalled
         self._large: dict[int, dict[int, set[str]]] = {}  # blobs that tasks have made, for jobs with blobs
         self.steps_before: dict[int, dict[int, int]] = {}  # saved before a restart, by job and task
+        self._retried: dict[int, dict[int, Retried]] = {}  # tasks that failed before a restart, by job
+        self._dependents: dict[int, list[ServiceJob]] = {}  # jobs that wait for a job
 
     def attach(self, cluster: Cluster, engine: JournalingEngine) -> None:
         """Start to use a cluster, which runs on this engine."""
@@ -90,6 +92,8 @@ class JobRunner:
         """After a restart, end jobs that cannot continue, and queue the others. `died`: the last service crashed."""
         self._set_aside(entry)
         for job in list(self._ledger.state.open.values()):
+            if job.over:  # a job that it waited for was ended above
+                continue
             self._large[job.id] = {}
             if job.steps:
                 self.steps_before[job.id] = self._saved_steps(job)
@@ -109,7 +113,8 @@ class JobRunner:
                 self.end(entry, job, FAILED, quarantine(job, why))
             else:
                 self._discard_damaged_values(entry, job)
-                self.queue.join(job)
+                self._retried[job.id] = self._retried_tasks(job) if job.seconds else {}
+                self._join(entry, job)
 
     def _set_aside(self, entry: Transaction) -> None:
         for damage in self._ledger.damaged:
@@ -125,6 +130,15 @@ class JobRunner:
             task: done[task] if task in done else saved_before(self._checkpoints.folder(job.id, name), steps)
             for task, (name, _, _, steps) in enumerate(shape_of(self._database, job.id))
             if steps
+        }
+
+    def _retried_tasks(self, job: ServiceJob) -> dict[int, Retried]:
+        """Tasks that failed and are to run again. Retries of training jobs count anew after a restart."""
+        trains = {task for task, (*_, steps) in enumerate(shape_of(self._database, job.id)) if steps}
+        return {
+            event.task: Retried(event.data.get("retry", 0), max(event.data.get("retry_at_s", 0.0) - time.time(), 0.0))
+            for event in read_events(self._database, job.id)
+            if event.kind == LOST and event.task not in trains
         }
 
     def _discard_damaged_values(self, entry: Transaction, job: ServiceJob) -> None:
@@ -144,13 +158,30 @@ class JobRunner:
                 job.done.discard(task)
                 entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task == task))
 
-    def accepted(self, job: ServiceJob, graph: Submission, blobs: bool) -> None:
+    def accepted(self, entry: Transaction, job: ServiceJob, graph: Submission, blobs: bool) -> None:
         """Queue a new job; `blobs`: it uses some."""
         if blobs:
             self._large[job.id] = {}
         if len(self.cached_graphs) < MAX_CACHED_GRAPHS:
             self.cached_graphs[job.id] = graph
-        self.queue.join(job)
+        self._join(entry, job)
+
+    def waits_for(self, job: ServiceJob) -> list[int]:
+        """The unfinished jobs that must be done before this one. Thread-safe."""
+        return [number for number in job.after if number in self._ledger.state.open]
+
+    def _join(self, entry: Transaction, job: ServiceJob) -> None:
+        """Queue a job once all jobs that it waits for are done; end it if one of them has failed."""
+        jobs = self._ledger.state.jobs
+        # A job that was forgotten was done: had it failed, this one would have ended with it.
+        failed = [before for number in job.after if (before := jobs.get(number)) is not None and _has_failed(before)]
+        waits = self.waits_for(job)
+        if failed:
+            self.end(entry, job, FAILED, _never_started(job, failed[0]))
+        elif waits:
+            self._dependents.setdefault(waits[0], []).append(job)
+        else:
+            self.queue.join(job)
 
     def choose(self, entry: Transaction) -> None:
         """Choose jobs to admit, as many as there is room for.
@@ -188,7 +219,9 @@ class JobRunner:
             if not rest.tasks:
                 self._ledger.post_required(lambda entry: self.end(entry, job, DONE, None))
                 return
-            state = self.cluster.start(rest.graph, job.id, job.priority, self.job_ended)
+            before = self._retried.pop(job.id, {})
+            retried = {new: before[task] for new, task in enumerate(rest.tasks) if task in before}
+            state = self.cluster.start(rest.graph, job.id, job.priority, self.job_ended, retried)
         except (SymphonyError, OSError) as error:
             for value in held.values():
                 self._engine.free(value)
@@ -247,7 +280,11 @@ class JobRunner:
             made = event
             return self._ledger.post_required(lambda entry: self._finished(entry, run, made, data))
         again = is_run_again(run, event)
-        if not again:
+        if again:
+            delay_s = retry_delay_s(run, event)
+            data |= {"retry": run.lost + 1, "retries": run.kernel.options.retries, "retry_at_s": time.time() + delay_s}
+            data |= {"retry_delay_s": delay_s} if delay_s else {}
+        else:
             data["error"] = _dump(ErrorView.of(error_of(run, event), event.exception))
         if event.why == INPUT_LOST and run.lost < run.kernel.options.retries:
             run.lost += 1
@@ -401,6 +438,9 @@ class JobRunner:
             results = {name for task in kept for name in large.get(task, ())}
             uses = tables.uses.c
             entry.do(sa.delete(tables.uses).where(uses.job == job.id, uses.digest.not_in(results)))
+        for dependent in self._dependents.pop(job.id, []):
+            if not dependent.over:
+                self._join(entry, dependent)
 
 
 def steps_of(attempt: Attempt) -> dict[str, int]:
@@ -427,6 +467,19 @@ def shape_of(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], i
 def quarantine(job: ServiceJob, why: str) -> ErrorView:
     """The error of a job that must not run again by itself. A `JobError`, which clients of all versions know."""
     return ErrorView.of(JobError(f"it is quarantined: {why}", where=f"job {job.id} ({job.name!r})", hint=AGAIN))
+
+
+def _has_failed(job: ServiceJob) -> bool:
+    return job.over and job.status != DONE
+
+
+def _never_started(job: ServiceJob, before: ServiceJob) -> ErrorView:
+    what = "was cancelled" if before.status == CANCELLED else "failed"
+    hint = f"see symphony logs {before.id}; then submit both again"
+    where = f"job {job.id} ({job.name!r})"
+    return ErrorView.of(
+        JobError(f"it was not started: job {before.id}, which it waited for, {what}", where=where, hint=hint)
+    )
 
 
 def _cancelled(job: ServiceJob) -> JobCancelledError:
@@ -457,5 +510,5 @@ def _run_record(run: TaskRun, event: Finished | Failed | Stopped) -> dict[str, A
         "ahead": attempt.ahead,
         "cold": event.cold if isinstance(event, Finished) else False,
         "trial": run.trial >= 0,
-        "ended": "done" if isinstance(event, Finished) else event.message or event.why,
+        "ended": "done" if isinstance(event, Finished) else ending(event),
     }

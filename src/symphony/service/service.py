@@ -11,7 +11,7 @@ import logging
 import pwd
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,6 +32,7 @@ from symphony.problem.errors import (
 )
 from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
 from symphony.runtime.graph import Submission
+from symphony.runtime.jobs import DONE
 from symphony.runtime.live_workload import Shapes
 from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
@@ -239,6 +240,7 @@ class Service:
                 f"{token.user} has {user.open} unfinished jobs, and more are not allowed",
                 hint="wait until some have finished, or cancel some",
             )
+        self._check_after(token, sent.after)
         job = state.last_job + 1
         entry.durable = True
         shape = json.dumps(graphs.shape(graph))
@@ -257,9 +259,19 @@ class Service:
             key=key,
             digest=digest,
             **({"steps": steps} if (steps := graphs.steps(graph)) else {}),
+            **({"after": sorted(set(sent.after))} if sent.after else {}),
         )
-        self.running.accepted(state.jobs[job], whole, bool(named))
+        self.running.accepted(entry, state.jobs[job], whole, bool(named))
         return state.jobs[job].view(), True
+
+    def _check_after(self, token: Token, after: Sequence[int]) -> None:
+        """Refuse to wait for jobs that do not exist, or that will never be done."""
+        for number in after:
+            before = self.job(token, number)
+            if before.over and before.status != DONE:
+                raise InputError(
+                    f"job {number}, which it is to wait for, is {before.status}", hint="leave it out, or run it again"
+                )
 
     def cancel(self, token: Token, number: int) -> Future[JobView]:
         job = self.job(token, number)

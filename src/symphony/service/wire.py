@@ -21,10 +21,12 @@ from symphony.training_jobs.options import MAX_MODEL_SIZE, MAX_STEPS, Training
 PROTOCOL = 1  # version; client and service must have the same
 VERSION_HEADER, KEY_HEADER = "symphony-protocol", "idempotency-key"
 MAX_INLINE_BYTES = 64 << 10  # larger contents are sent as blobs
+MAX_AFTER = 10_000  # jobs that a job may wait for
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # pickled functions need the same minor version
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+ExceptionName = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S+$")]
 Index = Annotated[int, Field(ge=0, lt=limits.TASKS_PER_GRAPH)]
 # Text for display. Journals of old services may contain lone surrogates, which JSON cannot encode.
 Text = Annotated[str, AfterValidator(readable)]
@@ -82,6 +84,8 @@ class KernelSpec(Message):
     key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
     timeout_s: Annotated[float, Field(gt=0, le=limits.SECONDS)] | None = None
     retries: int = Field(2, ge=0, le=1_000)
+    retry_on: list[ExceptionName] = Field(default=[], max_length=100)
+    retry_delay_s: Annotated[float, Field(ge=0, le=limits.SECONDS)] = 0.0
     preemptible: bool = False
     workers: int = Field(1, ge=1, le=limits.WORKERS_PER_GANG)
     training: TrainingSpec | None = None
@@ -110,6 +114,7 @@ class Submit(Message):
     priority: int = Field(0, ge=-limits.PRIORITY, le=limits.PRIORITY)
     queue: Annotated[str, StringConstraints(max_length=100, pattern=r"^[\w.-]*$")] = ""
     python: Annotated[str, StringConstraints(max_length=20)] = PYTHON
+    after: list[Annotated[int, Field(ge=1, le=2**62)]] = Field(default=[], max_length=MAX_AFTER)  # jobs to wait for
 
 
 class ErrorView(BaseModel):
@@ -184,6 +189,9 @@ class RunView(BaseModel):
     step: int = 0  # steps done
     saved_step: int = 0  # steps in the last checkpoint
     saves: int = 0  # checkpoints written by this run
+    retry: int = 0  # if the task is tried again after it: which of its …
+    retries: int = 0  # … retries that is …
+    retry_at_s: float | None = None  # … and when it may begin
 
 
 class TrainingView(BaseModel):
@@ -272,10 +280,18 @@ class JobView(BaseModel):
     error: ErrorView | None
     change: int  # increases with every event of the job
     training: TrainingView | None = None
+    after: list[int] = []  # jobs that must be done before it
 
 
 class JobList(BaseModel):
     jobs: list[JobView]
+
+
+class EndedJobs(BaseModel):
+    """Jobs of a user that have ended, in order."""
+
+    jobs: list[JobView]
+    next: int  # the value of `after` for the next request
 
 
 class JobDetail(BaseModel):
@@ -333,6 +349,24 @@ class UserView(BaseModel):
     waiting: int
     running: int
     usage_s: float  # device time with exponential decay
+
+
+class UserUsage(BaseModel):
+    """Jobs of a user that ended in a period or have not ended, and the device time that they have used in all."""
+
+    user: Text
+    device_s: float
+    jobs: int
+    done: int
+    failed: int
+    cancelled: int
+    unfinished: int
+
+
+class Usage(BaseModel):
+    since_s: float  # seconds since 1970
+    kept_s: float  # for which ended jobs are kept: earlier ones are not counted
+    users: list[UserUsage]  # by device time, the largest first
 
 
 class ClusterView(BaseModel):
