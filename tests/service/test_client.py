@@ -190,8 +190,7 @@ def test_one_key_makes_one_job(ann: RemoteCluster, tmp_path: Path) -> None:
 
 def test_what_was_learned_can_be_read(ann: RemoteCluster) -> None:
     ann.submit(one(add, 1)).result(SECONDS)
-    key = ("ann:tests.service.kernels.add", "small")
-    assert ann.profiles[key].runs > 0 and "add on small" in str(ann.profiles)
+    assert ann.profiles[f"ann:{add.key}", "small"].runs > 0 and "add on small" in str(ann.profiles)
     assert ann.topology == machine()
 
 

@@ -229,10 +229,9 @@ def _options(task: _Task, where: str) -> KernelOptions:
 
 def _kernel(function: Callable[..., Any], task: _Task, options: KernelOptions) -> KernelFunction:
     kernel = KernelFunction(function, task.device, task.name, options)
-    kernel.key = f"toml.{task.call or task.command[0]}"
-    if options.training is not None and task.command:  # speeds of different scripts are not comparable
-        words = [word for word in task.command[1:] if isinstance(word, str) and not word.startswith("-")]
-        kernel.key = " ".join([kernel.key, *(_short(word) for word in words[:1])])
+    # `python` and `sh` run many programs: the first argument belongs to the name.
+    words = [word for word in task.command[1:] if isinstance(word, str) and not word.startswith("-")]
+    kernel.key = " ".join([f"toml.{task.call or task.command[0]}", *(_short(word) for word in words[:1])])
     return kernel
 
 
