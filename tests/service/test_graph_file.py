@@ -186,10 +186,21 @@ def test_what_a_program_prints_is_its_value_and_its_errors_are_told(
     assert (
         made_by(cluster, tmp_path, "exec >&- 2>&-; sleep 0.2", training) == ""
     )  # its streams are closed, and it goes on
-    with pytest.raises(sy.KernelError, match="exit status 4\noh \ufffd no"):
+    with pytest.raises(sy.KernelError, match="program 'a' ended with exit status 4") as raised:
         made_by(cluster, tmp_path, "printf 'oh \\377 no' >&2; exit 4", training)
+    assert raised.value.traceback == "oh \ufffd no" and "graph_file" not in str(raised.value)
+    with pytest.raises(sy.KernelError, match="program 'a' was killed by SIGSEGV") as raised:
+        made_by(cluster, tmp_path, "kill -SEGV $$", training)
+    assert raised.value.hint == "it printed nothing on standard error" and "graph_file" not in str(raised.value)
     whole = "x" * 99 + "\n"
     assert made_by(cluster, tmp_path, "yes " + whole[:-1] + " | head -n 20000", training) == whole * 20_000
+
+
+def test_a_program_that_does_not_exist(cluster: sy.Cluster, tmp_path: Path) -> None:
+    (tmp_path / "g.toml").write_text("name = 'g'\n[[task]]\nname = 'a'\ncommand = ['/no/such/program']")
+    with pytest.raises(sy.KernelError, match="cannot be started: No such file or directory: '/no/such/program'") as no:
+        cluster.submit(load(str(tmp_path / "g.toml"), {})).result(SECONDS)
+    assert "graph_file" not in str(no.value)
 
 
 def test_a_program_that_trains_keeps_the_end_of_what_it_prints(cluster: sy.Cluster, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ FAILURE_HINTS = {
 }
 
 
+PROGRAM_FAILED = "ProgramFailed"  # type of the error of a program that ended badly; its message: how, and its stderr
+
+
 def is_run_again(run: TaskRun, event: Failed) -> bool:
     """True if the kernel is not to blame for the failure and has retries left."""
     return event.why == DIED and event.signal in EXTERNAL_SIGNALS and run.lost < run.kernel.options.retries
@@ -35,6 +38,10 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
     if event.why == LOST:
         hint = "submit the job again: its lost inputs are computed again"
         return WorkerDiedError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
+    if event.why == RAISED and event.type == PROGRAM_FAILED:
+        how, _, printed = event.message.partition("\n")
+        hint = "its standard error is below" if printed.strip() else "it printed nothing on standard error"
+        return KernelError(f"program {name!r} {how}", where=where, hint=hint, traceback=printed)
     verbs = {RAISED: "raised", UNSENDABLE: "returned a value that cannot be sent:", UNREADABLE: "could not be read:"}
     text = f"kernel {name!r} {verbs[event.why]} {event.type}: {event.message}"
     return KernelError(text, where=where, hint=FAILURE_HINTS[event.why], traceback=event.traceback)

@@ -43,6 +43,7 @@ import cloudpickle
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from symphony.problem.errors import InputError, SymphonyError, WorkloadError
+from symphony.runtime.failures import PROGRAM_FAILED
 from symphony.runtime.graph import Graph, Handle
 from symphony.runtime.kernels import KernelFunction, KernelOptions
 from symphony.service.wire import TrainingSpec
@@ -291,6 +292,7 @@ def _program() -> Callable[..., str]:
         from contextlib import suppress
 
         trains, most = poll is not None, 16 << 20
+        failed = type(PROGRAM_FAILED, (RuntimeError,), {})  # without a traceback: `runtime.failures`
         log = getattr(sys.stdout, "log", lambda data: None)
         environment = os.environ | {f"SYMPHONY_{name}": str(value) for name, value in variables.items()}
         die_with_parent = None
@@ -307,14 +309,18 @@ def _program() -> Callable[..., str]:
         with tempfile.TemporaryFile("w+") as stdin_file, selectors.DefaultSelector() as streams:
             stdin_file.write("" if stdin is None else str(stdin))
             stdin_file.seek(0)
-            with subprocess.Popen(
-                [str(word) for word in words],
-                stdin=subprocess.DEVNULL if stdin is None else stdin_file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - a single system call, without locks
-            ) as child:
+            try:
+                started = subprocess.Popen(
+                    [str(word) for word in words],
+                    stdin=subprocess.DEVNULL if stdin is None else stdin_file,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=environment,
+                    preexec_fn=die_with_parent,  # noqa: PLW1509 - a single system call, without locks
+                )
+            except OSError as error:
+                raise failed(f"cannot be started: {error.strerror}: {str(words[0])!r}") from None
+            with started as child:
                 assert child.stdout is not None and child.stderr is not None
                 streams.register(child.stdout, selectors.EVENT_READ, printed)
                 streams.register(child.stderr, selectors.EVENT_READ, errors)
@@ -346,7 +352,9 @@ def _program() -> Callable[..., str]:
                     child.kill()
                     raise
         if child.returncode:
-            raise RuntimeError(f"exit status {child.returncode}\n{errors.decode(errors='replace')[-4000:]}")
+            code = child.returncode
+            how = f"ended with exit status {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+            raise failed(f"{how}\n{errors.decode(errors='replace')[-4000:]}")
         if cut:
             log(b"symphony: the output is too long for a value; only its end is kept\n")
             del printed[: printed.find(b"\n") + 1]
