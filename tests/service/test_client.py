@@ -139,6 +139,26 @@ def test_a_cancelled_job_is_over_whether_it_runs_or_waits(here: Place, ann: Remo
     assert ann.state().counts["cancelled"] == before + 1
 
 
+@pytest.mark.parametrize("how", ["cancel", "fail"])
+def test_runs_that_were_killed_are_kept_and_explained(ann: RemoteCluster, tmp_path: Path, how: str) -> None:
+    graph = sy.graph("both")
+    graph.task(wait_for, str(tmp_path / "never"))
+    if how == "fail":
+        graph.task(fail, graph.task(wait_for, str(tmp_path / "fail")))
+    job = ann.submit(graph)
+    wait_until(lambda: "running" in {task.status for task in job.detail().tasks[:1]})
+    if how == "cancel":
+        job.cancel()
+    (tmp_path / "fail").touch()
+    with pytest.raises(sy.JobError):
+        job.result(SECONDS)
+    killed = job.detail().tasks[0]
+    assert killed.status == "cancelled" and len(killed.runs) == 1 and (killed.runs[0].seconds or 0) > 0
+    assert "wait_for-0  on " in job.explain() and "killed, because the job had ended after" in job.explain()
+    assert job.view().seconds >= (killed.runs[0].seconds or 0)  # it is counted as use
+    assert any("wait_for-0: killed on" in line.text for line in job.logs().lines)
+
+
 def test_a_job_waits_until_one_of_its_tasks_has_started_though_it_was_let_in(
     here: Place, ann: RemoteCluster, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ from symphony.runtime.jobs import (
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.live_workload import Shapes, problem_arrays
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
+from symphony.runtime.report import KILLED
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.timing import Timing
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
@@ -389,10 +390,12 @@ class Loop:
         attempt = run.attempts[-1]
         devices = self._occupancy.remove(run)
         run.number = -1
-        if not isinstance(event, Stopped):
+        if isinstance(event, Stopped):
+            attempt.began_s, attempt.seconds = attempt.sent_s, time.monotonic() - attempt.sent_s
+        else:
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
         if run.job.over.is_set():
-            attempt.ended = attempt.ended or "abandoned"
+            attempt.ended = attempt.ended or KILLED
             if isinstance(event, Finished):
                 self.engine.free(event.value)
             self._report_stopped(run)

@@ -25,6 +25,7 @@ from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
+from symphony.runtime.report import KILLED as RUN_KILLED
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.journal import checksum, read_events, read_values, set_aside
@@ -32,7 +33,7 @@ from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine, wall
 from symphony.service.shares import FairQueue
-from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, LOST, RESTARTED, STOPPED, ServiceJob
+from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, KILLED, LOST, RESTARTED, STOPPED, ServiceJob
 from symphony.service.wire import ErrorView, JobView, Submit, TrainingView, Value, optional
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.progress import refresh, saved_before
@@ -241,6 +242,7 @@ class JobRunner:
             return None
         refresh(run)
         data = _run_record(run, event)
+        run.attempts[-1].journalled = True
         if isinstance(event, Stopped):
             return self._ledger.post_required(lambda entry: self._failed(entry, run, STOPPED, data))
         if isinstance(event, Finished):
@@ -265,9 +267,27 @@ class JobRunner:
             status, error = DONE, None  # a result was lost with its machine, but is stored here
         view = None if error is None else ErrorView.of(error, state.cause)
         job = self._ledger.state.jobs[state.number]
-        self._ledger.post_required(lambda entry: self.end(entry, job, status, view))
+        killed = [
+            (run, {**_run_record(run, Stopped(run.number)), "ended": RUN_KILLED})
+            for run in state.runs
+            if run.number >= 0 and not run.attempts[-1].journalled
+        ]
+        self._ledger.post_required(lambda entry: self._end_all(entry, job, status, view, killed))
 
     # --- events for the journal
+
+    def _end_all(
+        self,
+        entry: Transaction,
+        job: ServiceJob,
+        status: str,
+        view: ErrorView | None,
+        killed: list[tuple[TaskRun, dict[str, Any]]],
+    ) -> None:
+        """End a job and the runs that its end kills."""
+        for run, data in killed if job.id in self.admitted else ():
+            self._entered(entry, run, KILLED, data)
+        self.end(entry, job, status, view)
 
     def _finished(
         self, entry: Transaction, run: TaskRun, event: Finished, data: dict[str, Any]

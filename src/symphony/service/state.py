@@ -1,7 +1,8 @@
 """The state of a service: the replay of the events in its journal. Nothing else changes it.
 
 accepted ─► begun ─► finished, lost, broke, stopped (of tasks; several, in any order) ─► ended
-   │          ▲  └─► restarted (the service) ─┐                                            ▲
+   │          ▲  ├─► killed (of tasks that ran when the job was about to end) ─► ended
+   │          │  └─► restarted (the service) ─┐                                            ▲
    │          └───────────────────────────────┘                                            │
    └──────► cancel, quarantined ───────────────────────────────────────────────────────────┘
 
@@ -20,10 +21,11 @@ from symphony.service.wire import ErrorView, JobView, TrainingView
 
 ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancel", "ended"
 STOPPED = "stopped"
+KILLED = "killed"  # the job ends, and this run with it
 BEGUN = "begun"  # the job is about to be given to the cluster
 RESTARTED = "restarted"  # the service restarted while the cluster had the job
 QUARANTINED = "quarantined"  # an operator has forbidden the job to run
-RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED)  # how a run of a task ends
+RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED, KILLED)  # how a run of a task ends
 USAGE_HALF_LIFE_S = 3_600.0  # of past usage in fair shares
 
 
@@ -221,6 +223,8 @@ def text_of(event: JournalEvent) -> str:
         text = f"{name}: done on {device} in {_time(data['seconds'])}"
     elif event.kind == LOST:
         text = f"{name}: {data['ended']}, on {device}; it is retried"
+    elif event.kind == KILLED:
+        text = f"{name}: killed on {device} after {_time(data['seconds'])}"
     elif event.kind == STOPPED:
         step = data.get("saved_step", 0)
         text = f"{name}: stopped on {device} after {_time(data['seconds'])}; it resumes from step {step}"

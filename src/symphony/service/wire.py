@@ -249,8 +249,9 @@ class TaskView(BaseModel):
     name: Text
     kernel: Text
     reads: list[int]
-    status: str  # waiting, running, done, failed
+    status: str  # waiting, running, done, failed, cancelled (it ran when the job ended)
     runs: list[RunView]
+    ready_s: float | None = None  # when it could first start, seconds since 1970; None: unknown, or not yet
     training: TrainingView | None = None
 
 
