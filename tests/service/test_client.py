@@ -139,8 +139,21 @@ def test_a_cancelled_job_is_over_whether_it_runs_or_waits(here: Place, ann: Remo
     assert ann.state().counts["cancelled"] == before + 1
 
 
+def test_a_job_that_is_not_admitted_says_why(here: Place, ann: RemoteCluster, tmp_path: Path) -> None:
+    most = here.service.limits.at_once
+    jobs = [ann.submit(one(wait_for, str(tmp_path / "go"))) for _ in range(most)]
+    assert not jobs[0].view().waits and "jobs of ann are under way, and more of one user" in jobs[-1].view().waits
+    (tmp_path / "go").touch()
+    assert {job.result(SECONDS) for job in jobs} == {"came"} and not jobs[-1].view().waits
+
+
 @pytest.mark.parametrize("how", ["cancel", "fail"])
-def test_runs_that_were_killed_are_kept_and_explained(ann: RemoteCluster, tmp_path: Path, how: str) -> None:
+def test_runs_that_were_killed_are_kept_and_explained(tmp_path: Path, how: str) -> None:
+    with place(tmp_path / "service") as new, new.connect("ann") as ann:  # kernels that were short are sent ahead
+        check_killed_runs(ann, tmp_path, how)
+
+
+def check_killed_runs(ann: RemoteCluster, tmp_path: Path, how: str) -> None:
     graph = sy.graph("both")
     graph.task(wait_for, str(tmp_path / "never"))
     if how == "fail":

@@ -6,7 +6,7 @@ import atexit
 import itertools
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -172,6 +172,10 @@ class Cluster:
     def cancel(self, job: JobState) -> None:
         """Cancel a job. No-op if it has finished."""
         self._loop.post(lambda: self._loop.cancel(job))
+
+    def prioritise(self, priorities: Mapping[int, int]) -> None:
+        """Change the priorities of jobs, by their numbers. Queued work of higher ones goes before that of lower ones."""
+        self._loop.post(lambda: self._loop.prioritise(priorities))
 
     def save_training(self) -> None:
         """Ask all running training jobs to write a checkpoint."""

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -132,6 +132,28 @@ class Loop:
         error = JobCancelledError("it was cancelled", where=f"job {job.number} ({job.graph.name!r})")
         self._abandon(job, error, CANCELLED)
 
+    def prioritise(self, priorities: Mapping[int, int]) -> None:
+        """Change the priorities of jobs, by their numbers, and place queued work again where the order has changed."""
+        changed = {}
+        for job in [*self._backlog, *self._admitted.values()]:
+            if priorities.get(job.number, job.priority) != job.priority:
+                job.priority = priorities[job.number]
+                if job.slot >= 0:
+                    changed[job.slot] = job.priority
+        if changed:
+            self.scheduler.prioritise(changed)
+            self._recall_below(max((job.priority for job in self._admitted.values()), default=0))
+
+    def _recall_below(self, priority: int) -> None:
+        """Place queued gangs of lower priority again: they would keep others waiting."""
+        workload, jobs = self.scheduler.workload, {job.slot: job for job in self._admitted.values() if job.slot >= 0}
+        if all(job.priority >= priority for job in jobs.values()):
+            return
+        for gang, _ in self.scheduler.queued():
+            job = jobs.get(gang // workload.shapes.tasks)
+            if job is not None and job.priority < priority and not _is_sent(job.runs[gang % workload.shapes.tasks]):
+                self._events.append(SchedulerEvent(happened.RECALLED, gang))
+
     def attempt(self, number: int) -> TaskRun | None:
         """The task that an attempt runs; None if it has ended."""
         return self._attempts.get(number)
@@ -201,6 +223,8 @@ class Loop:
                 admitted.append(job)
             except SymphonyError as error:
                 self._abandon(job, error, FAILED)
+        if admitted:  # after all of them: admission may renumber gangs
+            self._recall_below(max(job.priority for job in admitted))
         received_s, now_s = self._own_time.received_s, time.monotonic()
         for job in admitted:  # the next turn begins when all of them are admitted
             # A job that had to wait is admitted after the event that freed a row.
@@ -491,8 +515,7 @@ class Loop:
         workload, jobs = self.scheduler.workload, {job.slot: job for job in self._admitted.values()}
         for gang, _ in self.scheduler.queued():
             run = jobs[gang // workload.shapes.tasks].runs[gang % workload.shapes.tasks]
-            sent_ahead = run.number >= 0 or run.value is not None  # engines cannot hand work back
-            if not sent_ahead and self._kind[device] in workload.kinds_of(run.kernel):
+            if not _is_sent(run) and self._kind[device] in workload.kinds_of(run.kernel):
                 self._events.append(SchedulerEvent(happened.RECALLED, gang))
 
     def _check_runnable(self, run: TaskRun) -> None:
@@ -560,3 +583,8 @@ class Loop:
             if not job.over.is_set():
                 job.error = error
                 self._close(job, FAILED)
+
+
+def _is_sent(run: TaskRun) -> bool:
+    """True if the engine has it, or had it: engines cannot hand work back."""
+    return run.number >= 0 or run.value is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,6 +108,13 @@ class Scheduler:
         """Change the device kinds (as bits) that may run a gang."""
         core = self._any.unpacked(self._core)
         core.runs_on[gang] = kinds
+        self._core = self._any.packed(core)
+
+    def prioritise(self, priorities: Mapping[int, int]) -> None:
+        """Change the priorities of jobs, by their slots in the core."""
+        core = self._any.unpacked(self._core)
+        for slot, priority in priorities.items():
+            core.priority[slot] = priority
         self._core = self._any.packed(core)
 
     def turn(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None = None) -> TurnCommands:

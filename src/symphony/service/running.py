@@ -77,6 +77,7 @@ class JobRunner:
         self._to_cancel: list[JobState] = []
         self._chosen: list[ServiceJob] = []  # to be admitted once that is journalled
         self._large: dict[int, dict[int, set[str]]] = {}  # blobs that tasks have made, for jobs with blobs
+        self._levels: dict[int, int] = {}  # priorities in the core, while several users have jobs under way
         self.steps_before: dict[int, dict[int, int]] = {}  # saved before a restart, by job and task
 
     def attach(self, cluster: Cluster, engine: JournalingEngine) -> None:
@@ -159,12 +160,24 @@ class JobRunner:
         This is journalled before the cluster has them: if one of them kills the service, the next one knows which ran.
         """
         while len(self.queue.under_way) < self._at_once and not self.paused:
-            job = self.queue.next(self._ledger.state, time.time(), self.cluster.used_s)
+            job = self.queue.next(self._ledger.state, time.time(), self.cluster.used_s, self._at_once)
             if job is None:
                 break
             self.idle.clear()
             entry.add(BEGUN, job.id)
             self._chosen.append(job)
+        self._rank()
+
+    def _rank(self) -> None:
+        """Give the core the priorities of jobs, if those have changed. A user who is alone has the jobs' own ones."""
+        alone = len({job.user for job in self.queue.under_way.values()}) < 2
+        if self.paused or (alone and self._levels.keys().isdisjoint(self.queue.under_way)):
+            self._levels = {}
+            return
+        levels = self.queue.levels(self._ledger.state, time.time(), self.cluster.used_s())
+        if levels != self._levels:
+            self._levels = levels
+            self.cluster.prioritise(levels)
 
     def admit_waiting(self) -> None:
         """Carry out what is journalled by now: cancel jobs, and admit those that were chosen."""
@@ -189,7 +202,8 @@ class JobRunner:
             if not rest.tasks:
                 self._ledger.post_required(lambda entry: self.end(entry, job, DONE, None))
                 return
-            state = self.cluster.start(rest.graph, job.id, job.priority, self.job_ended)
+            priority = self._levels.get(job.id, job.priority)
+            state = self.cluster.start(rest.graph, job.id, priority, self.job_ended)
         except (SymphonyError, OSError) as error:
             for value in held.values():
                 self._engine.free(value)
@@ -362,7 +376,7 @@ class JobRunner:
 
     def view(self, job: ServiceJob) -> JobView:
         """A job with its status and, if it trains, its progress. Thread-safe."""
-        view = job.view().model_copy(update={"status": self.status(job)})
+        view = job.view().model_copy(update={"status": self.status(job), "waits": self._waits(job)})
         if not job.steps or job.over:
             return view
         step, saved, per_s = self.stepped(job)
@@ -370,6 +384,20 @@ class JobRunner:
         runs = admitted is not None and any(run.number >= 0 for run in admitted.state.runs)
         trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None, runs=runs)
         return view.model_copy(update={"training": trains})
+
+    def _waits(self, job: ServiceJob) -> str:
+        """Why a job is not admitted; "" if it is, or has ended."""
+        under_way = self.queue.under_way.copy()
+        if job.over or job.id in under_way:
+            return ""
+        if self.paused:
+            return "the service admits no jobs at present"
+        mine = sum(one.user == job.user for one in under_way.values())
+        if self.queue.is_full(job.user, self._at_once):
+            return f"{mine} jobs of {job.user} are under way, and more of one user are not admitted at once"
+        if len(under_way) >= self._at_once:
+            return f"{len(under_way)} jobs are under way, and more are not admitted at once"
+        return "it is about to be admitted"
 
     def stepped(self, job: ServiceJob) -> tuple[int, int, float]:
         """Steps of its training jobs: done, saved, and recently per second. Thread-safe."""

@@ -269,6 +269,7 @@ class JobView(BaseModel):
     seconds: float  # device time used so far
     error: ErrorView | None
     change: int  # increases with every event of the job
+    waits: Text = ""  # why it is not admitted yet; "" = it is, or has ended
     training: TrainingView | None = None
 
 
