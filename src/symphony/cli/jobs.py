@@ -50,6 +50,8 @@ def submit(
             print_json(job.view().model_dump(mode="json"))
         else:
             typer.echo(job.id)
+            waits = f" (waits: {job.view().waits})" if job.view().waits else ""
+            typer.echo(f"job {job.id} is accepted{waits}; follow it with: symphony logs {job.id} -f", err=True)
 
 
 def jobs(
@@ -120,6 +122,8 @@ def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = Fal
         return
     console = terminal.console()
     console.print(table([detail.job], everybody=True))
+    if detail.job.waits:
+        console.print(f"it waits: {escape(detail.job.waits)}", soft_wrap=True)
     if detail.job.error is not None:
         console.print(f"[red]{escape(str(detail.job.error.error()))}[/]", soft_wrap=True)
     steps = ["steps"] if detail.job.training is not None else []

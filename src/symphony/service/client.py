@@ -13,6 +13,7 @@ import base64
 import hashlib
 import http.client
 import json
+import logging
 import math
 import os
 import threading
@@ -54,6 +55,7 @@ URL_VARIABLE, TOKEN_VARIABLE = "SYMPHONY_URL", "SYMPHONY_TOKEN"
 ADDRESS_FILE, TOKEN_FILE = "address", "token"  # in the folder of a service, for the user who runs it
 DEFAULT_PORT = 7733
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+log = logging.getLogger("symphony.client")
 MAX_REQUEST_TRIES = 4
 FIRST_RETRY_S = 0.2  # pause before the second try; doubled each time
 LONG_POLL_S = 30.0  # for which a request waits for a job
@@ -386,6 +388,7 @@ class RemoteCluster:
     def _ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> bytes:
         """A request, retried with growing pauses if the connection fails or the service is busy."""
         pauses = [FIRST_RETRY_S * 2**attempt for attempt in range(MAX_REQUEST_TRIES - 1)]
+        said = False
         for pause in (*pauses, None):
             try:
                 return self._once(method, path, body, {**self._headers, **(headers or {})})
@@ -394,6 +397,9 @@ class RemoteCluster:
             except BusyError as error:
                 if pause is None:
                     raise
+                if not said:
+                    log.warning("waiting: %s; %s", error.message, error.hint or "it is tried again")
+                said = True
                 time.sleep(max(pause, min(error.retry_s, 5.0)))
             except (OSError, http.client.HTTPException) as error:
                 self.close()
