@@ -174,7 +174,7 @@ class Cluster:
         self._loop.post(lambda: self._loop.cancel(job))
 
     def prioritise(self, priorities: Mapping[int, int]) -> None:
-        """Change the priorities of jobs, by their numbers. Queued work of a lower one goes behind that of a higher one."""
+        """Change the priorities of jobs, by their numbers; queued work is placed again in the new order."""
         self._loop.post(lambda: self._loop.prioritise(priorities))
 
     def save_training(self) -> None:

@@ -46,6 +46,7 @@ from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import RunnableKernel, code_of
 from symphony.service import wire
+from symphony.service.modules_beside import check_imports, script_folder, send_modules
 
 if TYPE_CHECKING:
     from symphony.runtime.profiles import Profiles
@@ -263,10 +264,18 @@ class RemoteCluster:
         """
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
-        body = self._body(submission(graph), priority, queue)
+        body = self._body(self._checked(graph), priority, queue)
         headers = {wire.KEY_HEADER: quote(key) or uuid.uuid4().hex, "content-type": "application/json"}
         answer = self._ask("POST", "/v1/jobs", body, headers)
         return RemoteJob(self, wire.JobView.model_validate_json(answer))
+
+    def _checked(self, graph: Graph) -> Submission:
+        """A graph as it is sent, with the modules beside the script, which the service does not have."""
+        folder = script_folder()
+        if folder is not None and isinstance(graph, Graph):
+            send_modules(folder)
+            check_imports(graph, folder)
+        return submission(graph)
 
     def job(self, number: int) -> RemoteJob:
         """A job that was submitted before."""

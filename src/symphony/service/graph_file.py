@@ -39,13 +39,13 @@ from traceback import extract_tb
 from types import CodeType, ModuleType
 from typing import Annotated, Any
 
-import cloudpickle
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from symphony.problem.errors import InputError, SymphonyError, WorkloadError
 from symphony.runtime.failures import PROGRAM_FAILED
 from symphony.runtime.graph import Graph, Handle
 from symphony.runtime.kernels import KernelFunction, KernelOptions
+from symphony.service.modules_beside import check_imports, send_modules
 from symphony.service.wire import TrainingSpec
 
 REFERENCE_KEY = "from"
@@ -86,7 +86,10 @@ def load(path: str, arguments: Mapping[str, Any]) -> Graph:
     if not found.is_file():
         raise InputError(f"there is no file {file!r}", hint="use graph.py or graph.toml")
     if found.suffix == ".py":
-        return _of_module(found, name or "graph", arguments)
+        graph = _of_module(found, name or "graph", arguments)
+        send_modules(found.parent)  # again: a function that makes the graph may have imported more
+        check_imports(graph, found.parent)
+        return graph
     if found.suffix == ".toml" and not name:
         if arguments:
             raise InputError("a graph in TOML takes no arguments", where=file, hint="use a graph.py")
@@ -141,7 +144,7 @@ def _module(path: Path) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         raise _raised("it", error, path) from error
-    cloudpickle.register_pickle_by_value(module)
+    send_modules(path.parent)
     return module
 
 
