@@ -201,6 +201,12 @@ def test_a_user_who_asks_too_often_is_told_when_to_come_back(here: Place) -> Non
         slow.server.close()
 
 
+def test_wrong_parameters_are_told_in_plain_words(here: Place) -> None:
+    found = Answer(here, "GET", "/v1/jobs?status=lost", **bearer(here.token("ann")))
+    assert found.status == 422 and found.error.where == "status"
+    assert found.error.message.startswith("'lost' should be one of 'waiting', 'running'")
+
+
 def test_a_user_with_too_many_open_jobs_is_refused_and_others_are_not(
     here: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -215,16 +215,17 @@ class Profiles(Mapping[KernelOnDevice, Timing]):
         Code that never ran begins with the last profile of its name, unless that may be of another script.
         """
         name = kernel_name(kernel)
+        everything: tuple[dict[KernelOnDevice, Any], ...] = (self._timings, self._demands, self._seen)
         if (kernel, device) not in self._timings:
             others = [one for one in self._timings if one[1] == device and kernel_name(one[0]) == name]
             last = others[-1] if others else None
             if last and (self._timings[last].digest == digest or not _is_of_script(name)):
-                for profiles in (self._timings, self._demands, self._seen):
+                for profiles in everything:
                     if last in profiles:
-                        profiles[kernel, device] = copy.deepcopy(profiles[last])  # type: ignore[index]
+                        profiles[kernel, device] = copy.deepcopy(profiles[last])
             for oldest in others[: max(len(others) + 1 - MAX_CODES_PER_KERNEL, 0)]:
-                for profiles in (self._timings, self._demands, self._seen):
-                    profiles.pop(oldest, None)  # type: ignore[attr-defined]
+                for profiles in everything:
+                    profiles.pop(oldest, None)
         timing = self.timing(kernel, device)
         if (kernel, device) in self._demands and timing.digest != digest:
             self._demands[kernel, device].doubt()

@@ -17,7 +17,7 @@ WAITS_FOR_ADMISSION = "waits until the job is admitted"
 NEVER_STARTED = "never started: the job ended before"
 # Parts of a job's time (`time_parts`).
 ADMISSION, DEVICE, START = "waiting for admission", "waiting for a device", "starting and moving data"
-RUN, LOST, PASS_ON = "running", "in runs that were lost, stopped or killed", "handing on results"
+RUN, LOST, PASS_ON = "running", "in runs that failed or were stopped", "handing on results"
 MIN_SHOWN_PART = 1e-3  # of the whole time
 KILLED = "killed, because the job had ended"  # how a run ended
 MAX_SHOWN_RESUMES = 5  # steps from which a training job was resumed
@@ -181,7 +181,8 @@ def _attempt_line(task: TaskHistory, attempt: Attempt, before_s: float, now_s: f
         at_start = " at its start" if task.steps else ""  # forecasts have the present expectation
         return f"on {attempt.device}, for {_s(now_s - attempt.sent_s)}; {expected}{at_start}{first}"
     if attempt.ended != "done":
-        return f"on {attempt.device}: {attempt.ended} after {_s(attempt.seconds)}"
+        how = attempt.ended.partition("\n")[0]  # of a program: without its standard error
+        return f"on {attempt.device}: {how} after {_s(attempt.seconds)}"
     waited = max(attempt.began_s - before_s, 0.0)
     cold = "; the first call in its process" if attempt.cold else ""
     return f"on {attempt.device}: waited {_s(waited)}, took {_s(attempt.seconds)} ({expected}){cold}{first}"

@@ -28,7 +28,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import math
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -42,6 +44,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from symphony.problem.errors import InputError, SymphonyError, WorkloadError
+from symphony.problem.validation_texts import text_of_problem
 from symphony.runtime.failures import PROGRAM_FAILED
 from symphony.runtime.graph import Graph, Handle
 from symphony.runtime.kernels import KernelFunction, KernelOptions
@@ -220,7 +223,11 @@ def _validation_error(error: ValidationError, read: Mapping[str, Any], path: Pat
     if first["type"] == "missing":
         example = EXAMPLES.get(str(field), "…")
         return WorkloadError(f"{field!r} is missing", where=where, hint=f"write {example}; see docs/guides/service.md")
-    return WorkloadError(f"{field}: {first['msg']}", where=where, hint="see docs/guides/service.md")
+    example = EXAMPLES.get(str(field), "")
+    if field == "command" and isinstance(first.get("input"), str):
+        example = f"command = {json.dumps(shlex.split(first['input'])) or '[…]'}"
+    hint = f"write {example}; see docs/guides/service.md" if example else "see docs/guides/service.md"
+    return WorkloadError(f"{field}: {text_of_problem(first)}", where=where, hint=hint)
 
 
 def _options(task: _Task, where: str) -> KernelOptions:

@@ -44,11 +44,12 @@ def detail(service: Service, job: ServiceJob) -> wire.JobDetail:
     views = []
     for index, (name, kernel, reads, steps) in enumerate(tasks):
         now, own = status.get(index, WAITING), runs.get(index, [])
-        run = live.get(index)
-        progress = _progress(steps, now, own, run and run.progress, before.get(index)) if steps else None
+        task_run = live.get(index)
+        reached = None if task_run is None else task_run.progress
+        progress = _progress(steps, now, own, reached, before.get(index)) if steps else None
         ready_s = next((one.ready_s for one in reversed(own) if one.ready_s is not None), None)
-        if ready_s is None and run is not None:
-            ready_s = wire.optional(wall(run.ready_s))
+        if ready_s is None and task_run is not None:
+            ready_s = wire.optional(wall(task_run.ready_s))
         views.append(
             wire.TaskView(
                 name=name, kernel=kernel, reads=reads, status=now, runs=own, ready_s=ready_s, training=progress
