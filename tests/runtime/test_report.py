@@ -10,7 +10,7 @@ from symphony.runtime.jobs import Attempt
 from symphony.runtime.report import (
     ADMISSION,
     DEVICE,
-    KILLED,
+    KILLED_RUN,
     LOST,
     NEVER_STARTED,
     PASS_ON,
@@ -96,7 +96,7 @@ def test_the_parts_of_a_jobs_time_add_up_to_it() -> None:
         ([task("a", 100.0)], DEVICE),
         ([task("a", 100.0, run(100.0, math.nan, math.nan, ""))], RUN),
         ([task("a", 100.0, run(100.0, 100.0, 100.0)), task("b", 100.0, reads=(0,))], DEVICE),
-        ([task("a", 100.0, run(100.0, 100.0, 120.0, KILLED)), task("b", math.nan, reads=(0,))], LOST),
+        ([task("a", 100.0, run(100.0, 100.0, 120.0, KILLED_RUN)), task("b", math.nan, reads=(0,))], LOST),
     ],
 )
 def test_parts_of_the_time_of_jobs_that_have_not_finished(tasks: list[TaskHistory], part: str) -> None:
@@ -106,6 +106,6 @@ def test_parts_of_the_time_of_jobs_that_have_not_finished(tasks: list[TaskHistor
 
 def test_tasks_that_were_killed_or_never_started_are_told_of() -> None:
     failed = task("failed", 100.0, run(100.0, 100.0, 110.0, "boom"))
-    killed = task("killed", 100.0, run(100.0, 100.0, 110.0, KILLED))
+    killed = task("killed", 100.0, run(100.0, 100.0, 110.0, KILLED_RUN))
     lines = explain(history(failed, killed, task("never", 100.0), ended_s=110.0, status="failed"), 999.0).splitlines()
     assert "killed, because the job had ended after 10 s" in lines[2] and lines[3].endswith(NEVER_STARTED)

@@ -16,8 +16,8 @@ from symphony.telemetry import MACHINE_PLACE, Problem, Span, StatRow, Verdict
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
 # By the beginning of a place's name: its name in the legend, and a remark that its counts are not the command's alone.
 WHOLE_PLACES = {
-    MACHINE_PLACE: (MACHINE_PLACE, "the whole machine, whoever uses it; cgroup.*: this control group"),
-    "GPU-": ("GPU-…", "the whole GPU, whoever uses it"),
+    MACHINE_PLACE: (MACHINE_PLACE, "the whole machine, all programs included; cgroup.*: this control group"),
+    "GPU-": ("GPU-…", "the whole GPU, all programs included"),
 }
 _MAX_PRINTED_PROBLEMS = 5  # further ones are only counted
 

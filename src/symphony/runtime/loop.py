@@ -38,7 +38,7 @@ from symphony.runtime.jobs import (
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.live_workload import Shapes, problem_arrays
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
-from symphony.runtime.report import KILLED
+from symphony.runtime.report import KILLED_RUN
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.timing import Timing
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
@@ -419,7 +419,7 @@ class Loop:
         else:
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
         if run.job.over.is_set():
-            attempt.ended = attempt.ended or KILLED
+            attempt.ended = attempt.ended or KILLED_RUN
             if isinstance(event, Finished):
                 self.engine.free(event.value)
             self._report_stopped(run)

@@ -19,7 +19,7 @@ NEVER_STARTED = "never started: the job ended before"
 ADMISSION, DEVICE, START = "waiting for admission", "waiting for a device", "starting and moving data"
 RUN, LOST, PASS_ON = "running", "in runs that failed or were stopped", "handing on results"
 MIN_SHOWN_PART = 1e-3  # of the whole time
-KILLED = "killed, because the job had ended"  # how a run ended
+KILLED_RUN = "killed, because the job had ended"  # how a run ended
 MAX_SHOWN_RESUMES = 5  # steps from which a training job was resumed
 
 
@@ -113,7 +113,7 @@ def time_parts(history: JobHistory, now_s: float) -> dict[str, float]:
     def importance(one: TaskHistory) -> tuple[bool, bool, float]:
         """The task that determined the end of the job, or that is not done, is the largest."""
         over = math.isfinite(history.ended_s)
-        killed = bool(one.attempts) and one.attempts[-1].ended == KILLED
+        killed = bool(one.attempts) and one.attempts[-1].ended == KILLED_RUN
         return not over or bool(one.attempts), not killed, _last_s(one, now_s)
 
     task = max(history.tasks, key=importance, default=None)

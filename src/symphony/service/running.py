@@ -25,7 +25,7 @@ from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
-from symphony.runtime.report import KILLED as RUN_KILLED
+from symphony.runtime.report import KILLED_RUN
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.journal import checksum, read_events, read_values, set_aside
@@ -282,7 +282,7 @@ class JobRunner:
         view = None if error is None else ErrorView.of(error, state.cause)
         job = self._ledger.state.jobs[state.number]
         killed = [
-            (run, {**_run_record(run, Stopped(run.number)), "ended": RUN_KILLED})
+            (run, {**_run_record(run, Stopped(run.number)), "ended": KILLED_RUN})
             for run in state.runs
             if run.number >= 0 and not run.attempts[-1].journalled
         ]
