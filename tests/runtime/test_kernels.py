@@ -7,6 +7,8 @@ import math
 import pytest
 
 import symphony as sy
+from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.profiles import kernel_name
 
 
 def test_a_bare_decorator_means_a_cpu() -> None:
@@ -31,7 +33,7 @@ def test_implementations_are_by_kind_or_type_and_stay_functions() -> None:
     assert on_gpu(4) == 8 and double(4) == 8
     assert double.implementations["gpu"] is on_gpu and double.name == "twice"
     assert repr(double) == "<kernel 'twice' for cpu, gpu>"
-    assert double.key.endswith("double")  # under which its times are kept, whatever it is called
+    assert kernel_name(double.key).endswith("double")  # under which its times are kept, whatever it is called
 
 
 @pytest.mark.parametrize(
@@ -81,3 +83,28 @@ def test_cores_and_memory_are_checked() -> None:
         with pytest.raises(sy.WorkloadError, match=message) as caught:
             sy.kernel(**options)(lambda: None)
         assert caught.value.hint
+
+
+def script(text: str) -> KernelFunction:
+    """The kernel `work` of a script."""
+    names: dict[str, object] = {"__name__": "__main__", "sy": sy}
+    exec(text, names)  # two scripts cannot be the main one of a process
+    found = names["work"]
+    assert isinstance(found, KernelFunction)
+    return found
+
+
+def test_kernels_of_different_scripts_have_different_keys() -> None:
+    """By their code, what it calls and the numbers it reads; not by comments and what else the script has."""
+    one = script("N = 3\ndef helper(x): return x + N\n@sy.kernel\ndef work(x): return helper(x)")
+    same = script(
+        "# another one\nN = 3\nM = 9\n\ndef helper(x): return x + N\n@sy.kernel\ndef work(x): return helper(x)"
+    )
+    assert one.key == same.key and kernel_name(one.key) == "__main__.work"
+    for other in (
+        "@sy.kernel\ndef work(x): return x",
+        "N = 4\ndef helper(x): return x + N\n@sy.kernel\ndef work(x): return helper(x)",
+        "N = 3\ndef helper(x): return x - N\n@sy.kernel\ndef work(x): return helper(x)",
+        "N = 3\ndef helper(x): return x + N\n@sy.kernel\ndef work(x): return (lambda: helper(x))()",
+    ):
+        assert script(other).key != one.key and kernel_name(script(other).key) == "__main__.work"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from symphony.runtime.graph import Graph, submission
 from symphony.runtime.kernels import KernelFunction, KernelOptions
 from symphony.runtime.live_workload import Shapes
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.scheduler import HEURISTIC, Scheduler
+from symphony.runtime.scheduler import HEURISTIC, Scheduler, Statistics
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import DONE, QUEUED, READY, RUNNING
@@ -364,3 +365,10 @@ def test_jobs_that_have_little_left_go_first() -> None:
     assert 0 in answer.saved.tolist()
     told(SchedulerEvent(happened.STOPPED, 0), now_s=361.0)
     assert told.status(2) == [READY, RUNNING]
+
+
+def test_statistics_are_a_sentence() -> None:
+    found = Statistics(turns=3, decisions=2, fallbacks=Counter({"late": 1}))
+    assert str(found) == "3 turns, 2 decisions, 0 refused; turns of the heuristic: late: 1"
+    found.latency_s.extend([8.01e-7, 8.01e-7])
+    assert "a turn takes 801 ns (p50), 801 ns (p99)" in repr(found) and "deque" not in repr(found)

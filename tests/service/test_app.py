@@ -201,11 +201,23 @@ def test_a_user_who_asks_too_often_is_told_when_to_come_back(here: Place) -> Non
         slow.server.close()
 
 
-def test_a_user_with_too_many_open_jobs_is_refused_and_others_are_not(here: Place, tmp_path) -> None:
+def test_wrong_parameters_are_told_in_plain_words(here: Place) -> None:
+    found = Answer(here, "GET", "/v1/jobs?status=lost", **bearer(here.token("ann")))
+    assert found.status == 422 and found.error.where == "status"
+    assert found.error.message.startswith("'lost' should be one of 'waiting', 'running'")
+
+
+def test_a_user_with_too_many_open_jobs_is_refused_and_others_are_not(
+    here: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with here.connect("many") as many, here.connect("few") as few:
         jobs = [many.submit(one(wait_for, str(tmp_path / "go"))) for _ in range(LIMITS.open_jobs)]
         found = Answer(here, "POST", "/v1/jobs", body(), **bearer(here.token("many")))
         assert found.status == 429 and "many has 30 unfinished jobs" in found.error.message
+        with caplog.at_level("WARNING", "symphony.client"), pytest.raises(sy.BusyError):
+            many.submit(one(add, 1))
+        assert [line for line in caplog.messages if "waiting: many has 30 unfinished jobs" in line][1:] == []
+        assert "waiting: many has 30 unfinished jobs" in caplog.text and "cancel some" in caplog.text
         last = few.submit(one(add, 1))
         (tmp_path / "go").touch()
         assert last.result(SECONDS) == 1 and jobs[-1].result(SECONDS) == "came"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -120,6 +121,7 @@ def load(name: str) -> Any:
 
 def main() -> None:
     """Entry point of the `symphony` command."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no banners of XLA; it is read when JAX is imported
     try:
         sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:

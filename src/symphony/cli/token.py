@@ -70,7 +70,7 @@ def list_(*, state: State = None, database: Database = "", as_json: AsJson = Fal
         expires = "never" if entry.expires is None else "expired" if entry.expired else _day(entry.expires)
         row = (entry.id, escape(entry.user), " ".join(entry.scopes), str(entry.priority), _day(entry.created), expires)
         table.add_row(*row)
-    terminal.console().print(table)
+    terminal.print_table(table)
 
 
 @app.command("revoke")

@@ -187,6 +187,10 @@ class Cluster(FunctionCalls[ClusterJob]):
         """Cancel a job. No-op if it has finished."""
         self._loop.post(lambda: self._loop.cancel(job))
 
+    def prioritise(self, priorities: Mapping[int, int]) -> None:
+        """Change the priorities of jobs, by their numbers; queued work is placed again in the new order."""
+        self._loop.post(lambda: self._loop.prioritise(priorities))
+
     def save_training(self) -> None:
         """Ask all running training jobs to write a checkpoint."""
         self._loop.post(self._loop.saving.ask_all)

@@ -17,6 +17,9 @@ FAILURE_HINTS = {
 }
 
 
+PROGRAM_FAILED = "ProgramFailed"  # type of the error of a program that ended badly; its message: how, and its stderr
+
+
 def is_run_again(run: TaskRun, event: Failed) -> bool:
     """True if the kernel has retries left, and is not to blame for the failure or raised what its `retry_on` names."""
     options = run.kernel.options
@@ -50,6 +53,10 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
     if event.why == LOST:
         hint = "submit the job again: its lost inputs are computed again"
         return WorkerDiedError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
+    if event.why == RAISED and event.type == PROGRAM_FAILED:
+        how, _, printed = event.message.partition("\n")
+        hint = "its standard error is below" if printed.strip() else "it printed nothing on standard error"
+        return KernelError(f"program {name!r} {how}", where=where, hint=hint, traceback=printed)
     verbs = {RAISED: "raised", UNSENDABLE: "returned a value that cannot be sent:", UNREADABLE: "could not be read:"}
     tried = f" ({run.lost + 1} times)" if run.lost and event.why == RAISED and run.kernel.options.retry_on else ""
     text = f"kernel {name!r} {verbs[event.why]} {event.type}: {event.message}{tried}"

@@ -168,6 +168,11 @@ def submission(graph: Graph) -> Submission:
     return Submission(graph.name, calls, tuple(index for index in range(len(calls)) if index not in read), ())
 
 
+def kernels_of(graph: Graph) -> list[KernelFunction]:
+    """The kernels of a graph's tasks, each once."""
+    return list(dict.fromkeys(task.kernel for task in graph._tasks))
+
+
 def check_order(name: str, tasks: Sequence[str], reads: Sequence[Sequence[int]]) -> None:
     """Raise `CycleError` if tasks wait for one another. `reads`: the tasks whose values each task reads."""
     where = f"graph {name!r}"

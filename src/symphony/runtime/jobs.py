@@ -43,6 +43,7 @@ class Attempt:
     seconds: float = float("nan")
     cold: bool = False
     ended: str = ""  # "" = it runs, "done", or why it ended otherwise
+    journalled: bool = False  # a service has journalled its end
     handled_s: float = 0.0  # for which its slot waited for the loop, without decisions (`handling_time.py`)
     progress: Progress | None = None  # of a training job: its latest report
 

@@ -17,7 +17,9 @@ import inspect
 import math
 import re
 import tempfile
+import types
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
@@ -120,12 +122,51 @@ def digest(code: Pickled) -> str:
     return hashlib.sha256(b"".join([code.head, *code.buffers])).hexdigest()[:16]
 
 
+def code_digest(function: Callable[..., Any]) -> str:
+    """Of a function's code, the functions of its module that it uses, and the numbers and texts that it reads.
+
+    Comments, line numbers and other values do not count, so that profiles survive them.
+    """
+    parts: list[str] = []
+    met: set[int] = set()
+
+    def add(value: Any, module: str | None) -> None:
+        value = inspect.unwrap(value) if callable(value) and hasattr(value, "__wrapped__") else value
+        if isinstance(value, bool | int | float | complex | str | bytes | None):
+            parts.append(repr(value))
+        elif isinstance(value, types.CodeType):
+            parts.append(value.co_code.hex())
+            for constant in value.co_consts:
+                add(constant, module)
+            parts.extend(value.co_names)
+        elif isinstance(value, tuple | frozenset):
+            for one in sorted(value, key=repr) if isinstance(value, frozenset) else value:
+                add(one, module)
+        elif isinstance(value, types.FunctionType) and value.__module__ == module and id(value) not in met:
+            met.add(id(value))
+            add(value.__code__, module)
+            add(value.__defaults__ or (), module)
+            for name in sorted(_names(value.__code__)):
+                add(value.__globals__.get(name), module)
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # it is still empty
+                    add(cell.cell_contents, module)
+
+    add(function, getattr(function, "__module__", None))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names that some code uses, that of the functions within included."""
+    inner = [_names(one) for one in code.co_consts if isinstance(one, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
 class KernelFunction:
     """A named function with implementations for device kinds or types. A call runs the first one in this process."""
 
     def __init__(self, function: Callable[..., Any], device: str, name: str, options: KernelOptions) -> None:
         self.name = name
-        self.key = f"{function.__module__}.{getattr(function, '__qualname__', name)}"  # of its profiles
         self.options = options
         self._implementations: dict[str, Callable[..., Any]] = {}
         self._first = function
@@ -141,6 +182,12 @@ class KernelFunction:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name!r} for {', '.join(self._implementations)}>"
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Of its profiles: the function's name and a digest of its code, because all scripts are called `__main__`."""
+        name = getattr(self._first, "__qualname__", self.name)
+        return f"{self._first.__module__}.{name}@{code_digest(self._first)}"
 
     @property
     def implementations(self) -> Mapping[str, Callable[..., Any]]:

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from symphony.runtime.jobs import (
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.live_workload import Shapes
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
+from symphony.runtime.report import KILLED_RUN
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.task_window import MAX_WHOLE_TASKS, TaskWindow, places
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
@@ -140,6 +141,29 @@ class Loop:
         error = JobCancelledError("it was cancelled", where=f"job {job.number} ({job.graph.name!r})")
         self._abandon(job, error, CANCELLED)
 
+    def prioritise(self, priorities: Mapping[int, int]) -> None:
+        """Change the priorities of jobs, by their numbers, and place queued work again where the order has changed."""
+        changed = {}
+        for job in [*self._backlog, *self._admitted.values()]:
+            if priorities.get(job.number, job.priority) != job.priority:
+                job.priority = priorities[job.number]
+                if job.slot >= 0:
+                    changed[job.slot] = job.priority
+        if changed:
+            self.scheduler.prioritise(changed)
+            self._recall_below(max((job.priority for job in self._admitted.values()), default=0))
+
+    def _recall_below(self, priority: int) -> None:
+        """Place queued gangs of lower priority again: they would keep others waiting."""
+        workload, jobs = self.scheduler.workload, {job.slot: job for job in self._admitted.values() if job.slot >= 0}
+        if all(job.priority >= priority for job in jobs.values()):
+            return
+        for gang, _ in self.scheduler.queued():
+            job = jobs.get(gang // workload.shapes.tasks)
+            run = None if job is None else self._task(job, gang % workload.shapes.tasks)
+            if run is not None and run.job.priority < priority and not _is_sent(run):
+                self._events.append(SchedulerEvent(happened.RECALLED, gang))
+
     def attempt(self, number: int) -> TaskRun | None:
         """The task that an attempt runs; None if it has ended."""
         return self._attempts.get(number)
@@ -220,6 +244,8 @@ class Loop:
                 admitted.append(job)
             except SymphonyError as error:
                 self._abandon(job, error, FAILED)
+        if admitted:  # after all of them: admission may renumber gangs
+            self._recall_below(max(job.priority for job in admitted))
         received_s, now_s = self._own_time.received_s, time.monotonic()
         for job in admitted:  # the next turn begins when all of them are admitted
             # A job that had to wait is admitted after the event that freed a row.
@@ -504,10 +530,12 @@ class Loop:
         for device in devices:
             self._long[device].discard(run)
         run.number = -1
-        if not isinstance(event, Stopped):
+        if isinstance(event, Stopped):
+            attempt.began_s, attempt.seconds = attempt.sent_s, time.monotonic() - attempt.sent_s
+        else:
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
         if run.job.over.is_set():
-            attempt.ended = attempt.ended or "abandoned"
+            attempt.ended = attempt.ended or KILLED_RUN
             if isinstance(event, Finished):
                 self.engine.free(event.value)
             self._report_stopped(run)
@@ -626,8 +654,7 @@ class Loop:
         for gang, _ in self.scheduler.queued():
             run = self._task(jobs[gang // workload.shapes.tasks], gang % workload.shapes.tasks)
             assert run is not None
-            sent_ahead = run.number >= 0 or run.value is not None  # engines cannot hand work back
-            if not sent_ahead and self._kind[device] in workload.kinds_of(run.kernel):
+            if not _is_sent(run) and self._kind[device] in workload.kinds_of(run.kernel):
                 self._events.append(SchedulerEvent(happened.RECALLED, gang))
 
     def _check_runnable(self, run: TaskRun) -> None:
@@ -689,3 +716,8 @@ class Loop:
             if not job.over.is_set():
                 job.error = error
                 job.end(FAILED)
+
+
+def _is_sent(run: TaskRun) -> bool:
+    """True if the engine has it, or had it: engines cannot hand work back."""
+    return run.number >= 0 or run.value is not None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 from symphony.baselines import EftBelief
 from symphony.problem.errors import PolicyError
 from symphony.problem.topology import Topology
+from symphony.problem.units import show
 from symphony.runtime.background_load import RowLoads
 from symphony.runtime.live_workload import LiveWorkload, Shapes, enlarged_core
 from symphony.runtime.packing import Packed
@@ -53,6 +54,15 @@ class Statistics:
     latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))  # of turns with decisions
     # From an engine event to the dispatch of a kernel that it allowed to start, without decisions (`handling_time.py`).
     handling_s: deque[float] = field(default_factory=lambda: deque(maxlen=HANDLING_AVERAGE_STARTS))
+
+    def __str__(self) -> str:
+        p50, p99 = (show(float(f"{self.latency_quantile(share):.3g}"), "seconds") for share in (0.5, 0.99))
+        times = f"; a turn takes {p50} (p50), {p99} (p99)" if self.latency_s else ""
+        fallbacks = ", ".join(f"{reason}: {turns}" for reason, turns in self.fallbacks.items()) or "none"
+        counts = f"{self.turns} turns, {self.decisions} decisions, {self.refused} refused"
+        return f"{counts}{times}; turns of the heuristic: {fallbacks}"
+
+    __repr__ = __str__
 
     def latency_quantile(self, share: float) -> float:
         """Quantile of the seconds that a turn with decisions took; NaN before the first."""
@@ -125,6 +135,13 @@ class Scheduler:
         """Change the device kinds (as bits) that may run a gang."""
         core = self.core
         core.runs_on[gang] = kinds
+        self._set(core)
+
+    def prioritise(self, priorities: Mapping[int, int]) -> None:
+        """Change the priorities of jobs, by their slots in the core."""
+        core = self.core
+        for slot, priority in priorities.items():
+            core.priority[slot] = priority
         self._set(core)
 
     def turn(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None = None) -> TurnCommands:

@@ -27,6 +27,7 @@ from starlette.exceptions import HTTPException
 from symphony.problem import topology_file
 from symphony.problem.errors import InputError, SymphonyError, UnavailableError, UnknownJobError, VersionError
 from symphony.problem.texts import readable
+from symphony.problem.validation_texts import text_of_problem
 from symphony.runtime import report
 from symphony.service import graphs, views, wire
 from symphony.service.blobs import Upload, named_in
@@ -456,6 +457,7 @@ def _changed(job: ServiceJob, since: int) -> bool:
 def first_validation_error(errors: Any) -> wire.ErrorView:
     """The first error in a request, and where it is."""
     first = errors[0] if errors else {"loc": (), "msg": "the request is invalid"}
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "header"))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return wire.ErrorView.of(InputError(f"{first['msg']}{more}", where=place, hint="see /v1/openapi.json"))
+    text = text_of_problem(first) if "type" in first else first["msg"]
+    return wire.ErrorView.of(InputError(f"{text}{more}", where=place, hint="see /v1/openapi.json"))

@@ -13,6 +13,7 @@ import base64
 import hashlib
 import http.client
 import json
+import logging
 import math
 import os
 import threading
@@ -48,6 +49,7 @@ from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import RunnableKernel, code_of
 from symphony.service import wire
 from symphony.service.job_watcher import JobWatcher
+from symphony.service.modules_beside import check_imports, script_folder, send_modules
 
 if TYPE_CHECKING:
     from symphony.runtime.profiles import Profiles
@@ -57,6 +59,7 @@ URL_VARIABLE, TOKEN_VARIABLE = "SYMPHONY_URL", "SYMPHONY_TOKEN"
 ADDRESS_FILE, TOKEN_FILE = "address", "token"  # in the folder of a service, for the user who runs it
 DEFAULT_PORT = 7733
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+log = logging.getLogger("symphony.client")
 MAX_REQUEST_TRIES = 4
 FIRST_RETRY_S = 0.2  # pause before the second try; doubled each time
 LONG_POLL_S = 30.0  # for which a request waits for a job
@@ -283,10 +286,19 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
         before = [job.id if isinstance(job, RemoteJob) else job for job in after]
-        body = self._body(work_submission(work, args, kwargs), priority, queue, before)
+        body = self._body(self._checked(work, args, kwargs), priority, queue, before)
         headers = {wire.KEY_HEADER: quote(key) or uuid.uuid4().hex, "content-type": "application/json"}
         answer = self._ask("POST", "/v1/jobs", body, headers)
         return RemoteJob(self, wire.JobView.model_validate_json(answer))
+
+    def _checked(self, work: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
+        """A graph or call as it is sent, with the modules beside the script, which the service does not have."""
+        folder = script_folder()
+        if folder is not None:
+            send_modules(folder)
+            if isinstance(work, Graph):
+                check_imports(work, folder)
+        return work_submission(work, args, kwargs)
 
     def job(self, number: int) -> RemoteJob:
         """A job that was submitted before."""
@@ -437,6 +449,7 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
     def _ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> bytes:
         """A request, retried with growing pauses if the connection fails or the service is busy."""
         pauses = [FIRST_RETRY_S * 2**attempt for attempt in range(MAX_REQUEST_TRIES - 1)]
+        said = False
         for pause in (*pauses, None):
             try:
                 return self._once(method, path, body, {**self._headers, **(headers or {})})
@@ -445,6 +458,9 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
             except BusyError as error:
                 if pause is None:
                     raise
+                if not said:
+                    log.warning("waiting: %s; %s", error.message, error.hint or "it is tried again")
+                said = True
                 time.sleep(max(pause, min(error.retry_s, 5.0)))
             except (OSError, http.client.HTTPException) as error:
                 self.close()

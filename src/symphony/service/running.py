@@ -25,6 +25,7 @@ from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
 from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, Retried, TaskRun
+from symphony.runtime.report import KILLED_RUN
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.journal import checksum, read_events, read_values, set_aside
@@ -32,7 +33,7 @@ from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine, wall
 from symphony.service.shares import FairQueue
-from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, LOST, RESTARTED, STOPPED, ServiceJob
+from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, KILLED, LOST, RESTARTED, STOPPED, ServiceJob
 from symphony.service.wire import ErrorView, JobView, Submit, TrainingView, Value, optional
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.progress import refresh, saved_before
@@ -76,6 +77,7 @@ class JobRunner:
         self._to_cancel: list[JobState] = []
         self._chosen: list[ServiceJob] = []  # to be admitted once that is journalled
         self._large: dict[int, dict[int, set[str]]] = {}  # blobs that tasks have made, for jobs with blobs
+        self._levels: dict[int, int] = {}  # priorities in the core, while several users have jobs under way
         self.steps_before: dict[int, dict[int, int]] = {}  # saved before a restart, by job and task
         self._retried: dict[int, dict[int, Retried]] = {}  # tasks that failed before a restart, by job
         self._dependents: dict[int, list[ServiceJob]] = {}  # jobs that wait for a job
@@ -189,12 +191,24 @@ class JobRunner:
         This is journalled before the cluster has them: if one of them kills the service, the next one knows which ran.
         """
         while len(self.queue.under_way) < self._at_once and not self.paused:
-            job = self.queue.next(self._ledger.state, time.time(), self.cluster.used_s)
+            job = self.queue.next(self._ledger.state, time.time(), self.cluster.used_s, self._at_once)
             if job is None:
                 break
             self.idle.clear()
             entry.add(BEGUN, job.id)
             self._chosen.append(job)
+        self._rank()
+
+    def _rank(self) -> None:
+        """Give the core the priorities of jobs, if those have changed. A user who is alone has the jobs' own ones."""
+        alone = len({job.user for job in self.queue.under_way.values()}) < 2
+        if self.paused or (alone and self._levels.keys().isdisjoint(self.queue.under_way)):
+            self._levels = {}
+            return
+        levels = self.queue.levels(self._ledger.state, time.time(), self.cluster.used_s())
+        if levels != self._levels:
+            self._levels = levels
+            self.cluster.prioritise(levels)
 
     def admit_waiting(self) -> None:
         """Carry out what is journalled by now: cancel jobs, and admit those that were chosen."""
@@ -221,7 +235,8 @@ class JobRunner:
                 return
             before = self._retried.pop(job.id, {})
             retried = {new: before[task] for new, task in enumerate(rest.tasks) if task in before}
-            state = self.cluster.start(rest.graph, job.id, job.priority, self.job_ended, retried)
+            priority = self._levels.get(job.id, job.priority)
+            state = self.cluster.start(rest.graph, job.id, priority, self.job_ended, retried)
         except (SymphonyError, OSError) as error:
             for value in held.values():
                 self._engine.free(value)
@@ -274,6 +289,7 @@ class JobRunner:
             return None
         refresh(run)
         data = _run_record(run, event)
+        run.attempts[-1].journalled = True
         if isinstance(event, Stopped):
             return self._ledger.post_required(lambda entry: self._failed(entry, run, STOPPED, data))
         if isinstance(event, Finished):
@@ -302,9 +318,27 @@ class JobRunner:
             status, error = DONE, None  # a result was lost with its machine, but is stored here
         view = None if error is None else ErrorView.of(error, state.cause)
         job = self._ledger.state.jobs[state.number]
-        self._ledger.post_required(lambda entry: self.end(entry, job, status, view))
+        killed = [
+            (run, {**_run_record(run, Stopped(run.number)), "ended": KILLED_RUN})
+            for run in state.runs
+            if run.number >= 0 and not run.attempts[-1].journalled
+        ]
+        self._ledger.post_required(lambda entry: self._end_all(entry, job, status, view, killed))
 
     # --- events for the journal
+
+    def _end_all(
+        self,
+        entry: Transaction,
+        job: ServiceJob,
+        status: str,
+        view: ErrorView | None,
+        killed: list[tuple[TaskRun, dict[str, Any]]],
+    ) -> None:
+        """End a job and the runs that its end kills."""
+        for run, data in killed if job.id in self.admitted else ():
+            self._entered(entry, run, KILLED, data)
+        self.end(entry, job, status, view)
 
     def _finished(
         self, entry: Transaction, run: TaskRun, event: Finished, data: dict[str, Any]
@@ -379,7 +413,7 @@ class JobRunner:
 
     def view(self, job: ServiceJob) -> JobView:
         """A job with its status and, if it trains, its progress. Thread-safe."""
-        view = job.view().model_copy(update={"status": self.status(job)})
+        view = job.view().model_copy(update={"status": self.status(job), "waits": self._waits(job)})
         if not job.steps or job.over:
             return view
         step, saved, per_s = self.stepped(job)
@@ -387,6 +421,20 @@ class JobRunner:
         runs = admitted is not None and any(run.number >= 0 for run in admitted.state.runs)
         trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None, runs=runs)
         return view.model_copy(update={"training": trains})
+
+    def _waits(self, job: ServiceJob) -> str:
+        """Why a job is not admitted; "" if it is, or has ended."""
+        under_way = self.queue.under_way.copy()
+        if job.over or job.id in under_way:
+            return ""
+        if self.paused:
+            return "the service admits no jobs at present"
+        mine = sum(one.user == job.user for one in under_way.values())
+        if self.queue.is_full(job.user, self._at_once):
+            return f"{mine} jobs of {job.user} are under way, and more of one user are not admitted at once"
+        if len(under_way) >= self._at_once:
+            return f"{len(under_way)} jobs are under way, and more are not admitted at once"
+        return "it is about to be admitted"
 
     def stepped(self, job: ServiceJob) -> tuple[int, int, float]:
         """Steps of its training jobs: done, saved, and recently per second. Thread-safe."""

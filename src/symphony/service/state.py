@@ -1,7 +1,8 @@
 """The state of a service: the replay of the events in its journal. Nothing else changes it.
 
 accepted ─► begun ─► finished, lost, broke, stopped (of tasks; several, in any order) ─► ended
-   │          ▲  └─► restarted (the service) ─┐                                            ▲
+   │          ▲  ├─► killed (of tasks that ran when the job was about to end) ─► ended
+   │          │  └─► restarted (the service) ─┐                                            ▲
    │          └───────────────────────────────┘                                            │
    └──────► cancel, quarantined ───────────────────────────────────────────────────────────┘
 
@@ -22,10 +23,11 @@ from symphony.service.wire import ErrorView, JobView, TrainingView
 
 ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancel", "ended"
 STOPPED = "stopped"
+KILLED = "killed"  # the job ends, and this run with it
 BEGUN = "begun"  # the job is about to be given to the cluster
 RESTARTED = "restarted"  # the service restarted while the cluster had the job
 QUARANTINED = "quarantined"  # an operator has forbidden the job to run
-RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED)  # how a run of a task ends
+RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED, KILLED)  # how a run of a task ends
 MAX_JOB = 1 << 62  # above all numbers of jobs
 MIN_ENDED = 1_000  # ended jobs that are listed for a user even if they were forgotten
 USAGE_HALF_LIFE_S = 3_600.0  # of past usage in fair shares
@@ -249,6 +251,8 @@ def text_of(event: JournalEvent) -> str:
         text = f"{name}: {data['ended']}, on {device}; it is retried"
         if data.get("retry_delay_s"):
             text += f" ({data['retry']} of {data['retries']}) in {_time(data['retry_delay_s'])}"
+    elif event.kind == KILLED:
+        text = f"{name}: killed on {device} after {_time(data['seconds'])}"
     elif event.kind == STOPPED:
         step = data.get("saved_step", 0)
         text = f"{name}: stopped on {device} after {_time(data['seconds'])}; it resumes from step {step}"

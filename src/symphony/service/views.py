@@ -19,7 +19,7 @@ from symphony.service.journal import read_events, read_values
 from symphony.service.recorder import wall
 from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
-from symphony.service.state import BROKE, FINISHED, RUN_ENDINGS, ServiceJob, job_numbers
+from symphony.service.state import BROKE, FINISHED, KILLED, RUN_ENDINGS, ServiceJob, job_numbers
 from symphony.training_jobs.job_forecast import Band, JobForecast, forecast_line
 from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
 from symphony.training_jobs.live.progress import Progress
@@ -33,19 +33,28 @@ def detail(service: Service, job: ServiceJob) -> wire.JobDetail:
     for event in read_events(service.database, job.id):
         if event.kind in RUN_ENDINGS:
             runs.setdefault(event.task, []).append(wire.RunView.model_validate(event.data))
-            status[event.task] = {FINISHED: DONE, BROKE: FAILED}.get(event.kind, WAITING)
+            status[event.task] = {FINISHED: DONE, BROKE: FAILED, KILLED: CANCELLED}.get(event.kind, WAITING)
     for task, run in _under_way(service, job):
         if status.get(task) != DONE:  # its end is journalled, but the loop has not processed it yet
             runs.setdefault(task, []).append(run)
             status[task] = RUNNING
     admitted = service.running.admitted.get(job.id)
-    live = {} if admitted is None else {admitted.tasks[run.index]: run.progress for run in admitted.state.runs}
+    live = {} if admitted is None else {admitted.tasks[run.index]: run for run in admitted.state.runs}
     before = service.running.steps_before.get(job.id, {})
     views = []
     for index, (name, kernel, reads, steps) in enumerate(tasks):
         now, own = status.get(index, WAITING), runs.get(index, [])
-        progress = _progress(steps, now, own, live.get(index), before.get(index)) if steps else None
-        views.append(wire.TaskView(name=name, kernel=kernel, reads=reads, status=now, runs=own, training=progress))
+        task_run = live.get(index)
+        reached = None if task_run is None else task_run.progress
+        progress = _progress(steps, now, own, reached, before.get(index)) if steps else None
+        ready_s = next((one.ready_s for one in reversed(own) if one.ready_s is not None), None)
+        if ready_s is None and task_run is not None:
+            ready_s = wire.optional(wall(task_run.ready_s))
+        views.append(
+            wire.TaskView(
+                name=name, kernel=kernel, reads=reads, status=now, runs=own, ready_s=ready_s, training=progress
+            )
+        )
     return wire.JobDetail(job=service.running.view(job), tasks=views)
 
 
@@ -90,7 +99,7 @@ def job_history(job: wire.JobDetail, waits: str = "") -> report.JobHistory:
     tasks = []
     for task in job.tasks:
         missing = [job.tasks[source].name for source in task.reads if source not in done]
-        ready = next((run.ready_s for run in reversed(task.runs) if run.ready_s is not None), math.nan)
+        ready = math.nan if task.ready_s is None else task.ready_s
         trial = any(run.trial for run in task.runs)
         tasks.append(
             report.TaskHistory(

@@ -260,8 +260,9 @@ class TaskView(BaseModel):
     name: Text
     kernel: Text
     reads: list[int]
-    status: str  # waiting, running, done, failed
+    status: str  # waiting, running, done, failed, cancelled (it ran when the job ended)
     runs: list[RunView]
+    ready_s: float | None = None  # when it could first start, seconds since 1970; None: unknown, or not yet
     training: TrainingView | None = None
 
 
@@ -279,6 +280,7 @@ class JobView(BaseModel):
     seconds: float  # device time used so far
     error: ErrorView | None
     change: int  # increases with every event of the job
+    waits: Text = ""  # why it is not admitted yet; "" = it is, or has ended
     training: TrainingView | None = None
     after: list[int] = []  # jobs that must be done before it
 
