@@ -78,7 +78,9 @@ COMMANDS = (
     Check("serve --port 0", extra="service"),
     Check("token create ann", extra="service"),
     Check("token list", extra="service"),
+    Check("token rotate 00000000", extra="service"),
     Check("token revoke ann", extra="service"),
+    Check("audit", extra="service"),
     Check("repair list", extra="service"),
     Check("repair cancel 1", extra="service"),
     Check("repair quarantine 1", extra="service"),
@@ -86,6 +88,7 @@ COMMANDS = (
     Check("repair salvage", extra="service"),
     Check("repair compact", extra="service"),
     Check("top --looks 1", NOBODY),
+    Check("status", NOBODY),
     Check("profile", NOBODY),
     Check("submit graph.py", NOBODY),
     Check("jobs", NOBODY),
@@ -295,6 +298,8 @@ SERVED = {
     "forecast --live": "",
     "token create ann --state state": "sy_",
     "token list --state state": "ann",
+    "audit --state state": "token-created",
+    "status": "journal",
 }
 
 

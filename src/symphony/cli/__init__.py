@@ -39,8 +39,10 @@ COMMANDS = {
     "topology": "Show clusters, check their files, describe this machine.",
     "workload": "List workload families and file formats; show, convert and sample workloads.",
     "catalogue": "See what CPUs can count: events and metrics from the kernel's listings.",
+    "status": "Say which parts of a service are degraded. Exits with 1 if one is.",
+    "audit": "Show who created and revoked tokens, cancelled jobs, drained the service, or failed to log in.",
     "repair": "Repair the journal of a service that is not running.",
-    "token": "Create, list and revoke the tokens of a service.",
+    "token": "Create, list, rotate and revoke the tokens of a service.",
 }
 # Modules whose names differ from their commands'.
 COMMAND_MODULES = dict.fromkeys(("submit", "job", "result", "logs", "cancel", "trace"), "jobs")

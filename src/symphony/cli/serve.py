@@ -20,6 +20,7 @@ from symphony.problem.errors import InputError
 from symphony.problem.extras import needs_extra
 from symphony.service.address import check_address
 from symphony.service.client import ADDRESS_FILE, DEFAULT_PORT, default_folder
+from symphony.service.tls import CERTIFICATE_FILE, TlsFiles
 
 if TYPE_CHECKING:
     from symphony.engines.engine import Engine
@@ -52,6 +53,11 @@ def serve(
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="Host name that requests may use, such as a proxy's; * = any. Repeatable.")
     ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain for HTTPS (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    own_token_days: Annotated[
+        float, typer.Option(help="Lifetime of the serving user's token; 0 = unlimited.", min=0)
+    ] = 30.0,
     output_bytes: Annotated[int, typer.Option(help="Output of jobs that is kept, in all.", min=1_000)] = 1 << 30,
     keep_days: Annotated[float, typer.Option(help="Days that finished jobs are kept.", min=0.0)] = 7.0,
     share: Annotated[list[str] | None, typer.Option(help="USER=WEIGHT: share of a user; 1 unless set.")] = None,
@@ -64,6 +70,7 @@ def serve(
     options.check_choice("--log-format", log_format, ("text", "json"))
     options.check_choice("--log-level", log_level.lower(), ("debug", "info", "warning", "error"))
     weights = _weights(share or [])
+    tls = _tls(tls_cert, tls_key)
     named_topology = topologies.topology(topology) if topology else None
     folder = state or default_folder()
     options.check_folder(folder)
@@ -81,7 +88,8 @@ def serve(
 
     keep_private(folder)
     opened = open_database(database, folder)
-    own = tokens.own_token(opened, folder, getpass.getuser())
+    days = own_token_days or None
+    own = tokens.own_token(opened, folder, getpass.getuser(), days)
     others = len(tokens.listed(opened)) > 1
     opened.dispose()
     if not is_loopback(host) and not others:
@@ -92,6 +100,8 @@ def serve(
     logs.configure(log_format, log_level)
     if os.geteuid() == 0:
         log.warning("serving as root: every user with a token can do anything on this machine; serve as another user")
+    if tls is None and not is_loopback(host):
+        log.warning("tokens and results cross the network unencrypted: use --tls-cert and --tls-key, or a TLS proxy")
     _warn_of_password(database)
     keep_programs(folder / "compiled")
     raise_descriptor_limit()
@@ -115,7 +125,14 @@ def serve(
         engine, folder, database=database, policy=policy, limits=limits, checkpoints=checkpoints, round_s=round_s
     )
 
+    def maintain() -> None:
+        tokens.own_token(service.database, folder, getpass.getuser(), days)  # renews it in time
+        if tls is not None:
+            (folder / CERTIFICATE_FILE).write_text(tls.leaf)  # which may be new
+
     def ready(url: str) -> None:
+        if tls is not None:
+            (folder / CERTIFICATE_FILE).write_text(tls.leaf)
         (folder / ADDRESS_FILE).write_text(url + "\n")
         if as_json:
             print_json({"url": url, "state": str(folder), "token_file": str(own)})
@@ -126,10 +143,18 @@ def serve(
         out.print(f"  export SYMPHONY_TOKEN=$(cat {own})", soft_wrap=True)
 
     try:
-        status = run(service, host, port, drain_s=drain_s, ready=ready)
+        status = run(service, host, port, drain_s=drain_s, ready=ready, tls=tls, maintain=maintain)
     finally:
         (folder / ADDRESS_FILE).unlink(missing_ok=True)
     sys.exit(status)
+
+
+def _tls(certificate: Path | None, key: Path | None) -> TlsFiles | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InputError("--tls-cert and --tls-key go together", hint="write --tls-cert chain.pem --tls-key key.pem")
+    return TlsFiles(certificate, key)
 
 
 def keep_private(folder: Path) -> None:

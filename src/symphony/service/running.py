@@ -364,10 +364,10 @@ class JobRunner:
             per_s += now.per_s if run.number >= 0 and math.isfinite(now.per_s) else 0.0
         return sum(step for step, _ in steps.values()), sum(saved for _, saved in steps.values()), per_s
 
-    def cancel(self, entry: Transaction, job: ServiceJob, by: str) -> None:
-        """Cancel a job; does nothing if it has ended."""
+    def cancel(self, entry: Transaction, job: ServiceJob, by: str) -> bool:
+        """Cancel a job; does nothing if it has ended. Whether it did something."""
         if job.over or job.cancelled:
-            return
+            return False
         entry.durable = True
         entry.add(CANCEL, job.id, by=by)
         admitted = self.admitted.get(job.id)
@@ -375,6 +375,7 @@ class JobRunner:
             self.end(entry, job, CANCELLED, ErrorView.of(_cancelled(job)))
         else:
             self._to_cancel.append(admitted.state)  # once this is journalled; `job_ended` follows
+        return True
 
     def end(self, entry: Transaction, job: ServiceJob, status: str, error: ErrorView | None) -> None:
         """End a job. Only its result is kept."""

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -25,6 +26,7 @@ from symphony.runtime.graph import Submission
 from symphony.runtime.live_workload import Shapes
 from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
+from symphony.service.audit import CANCELLED, audit_row
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.database import database_errors, lock_journal, open_database
 from symphony.service.journal import checksum
@@ -33,7 +35,7 @@ from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine
 from symphony.service.running import JobRunner
 from symphony.service.state import ACCEPTED, ServiceJob, State
-from symphony.service.tokens import ADMIN, Token, Tokens
+from symphony.service.tokens import ADMIN, Token, TokenChange, Tokens
 from symphony.service.wire import JobView, Submit
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders, within
 from symphony.training_jobs.live.rounds import ROUND_S
@@ -246,11 +248,14 @@ class Service:
         self.running.accepted(state.jobs[job], whole, bool(named))
         return state.jobs[job].view(), True
 
-    def cancel(self, token: Token, number: int) -> Future[JobView]:
+    def cancel(self, token: Token, number: int, address: str = "") -> Future[JobView]:
+        """`address`: of the client, for the audit log."""
         job = self.job(token, number)
 
         def command(entry: Transaction) -> JobView:
-            self.running.cancel(entry, job, token.user)
+            if self.running.cancel(entry, job, token.user):
+                row = audit_row(token.actor(address), CANCELLED, f"job {job.id}", user=job.user)
+                entry.insert(tables.audit, row)
             return self.running.view(job)
 
         return self.ledger.post(command)
@@ -277,6 +282,26 @@ class Service:
             if len(page) == most:
                 break
         return page
+
+    # --- administration
+
+    def change_tokens(self, change: TokenChange) -> Future[Token]:
+        """Create, rotate or revoke a token."""
+
+        def command(entry: Transaction) -> Token:
+            entry.durable = True
+            for statement in change.statements:
+                entry.do(statement)
+            return change.token
+
+        done = self.ledger.post(command)
+        if change.ended:
+            done.add_done_callback(lambda _: self.tokens.forget(change.ended))
+        return done
+
+    def note(self, *rows: dict[str, Any]) -> Future[None]:
+        """Add rows to the audit log."""
+        return self.ledger.post_required(lambda entry: entry.insert(tables.audit, *rows))
 
     # --- blobs
 
