@@ -81,6 +81,8 @@ COMMANDS = (
     Check("token rotate 00000000", extra="service"),
     Check("token revoke ann", extra="service"),
     Check("audit", extra="service"),
+    Check("backup b.tar", extra="service"),
+    Check("restore b.tar", extra="service"),
     Check("repair list", extra="service"),
     Check("repair cancel 1", extra="service"),
     Check("repair quarantine 1", extra="service"),
@@ -300,6 +302,8 @@ SERVED = {
     "token list --state state": "ann",
     "audit --state state": "token-created",
     "status": "journal",
+    "backup b.tar --state state": "jobs",
+    "restore b.tar --state restored": "restored",
 }
 
 

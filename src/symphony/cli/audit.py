@@ -30,7 +30,7 @@ def audit(
     token: Key = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show who created and revoked tokens, cancelled jobs, drained the service, or failed to log in."""
+    """Show the audit log of a service."""
     since_s = _time(since)
     with needs_extra("service", "symphony audit"):
         from symphony.service.audit import ACTIONS, read_audit

@@ -49,6 +49,9 @@ def serve(
     open_jobs: Annotated[int, typer.Option(help="Unfinished jobs of a user.", min=1)] = 10_000,
     body_bytes: Annotated[int, typer.Option(help="Largest request.", min=1_000)] = 16 << 20,
     blob_bytes: Annotated[int, typer.Option(help="Largest argument or function.", min=1_000)] = 1 << 30,
+    blob_quota: Annotated[
+        int, typer.Option(help="Bytes of arguments and results of a user; 0 = unlimited.", min=0)
+    ] = 0,
     connections: Annotated[int, typer.Option(help="Connections at once.", min=4, max=50_000)] = 512,
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="Host name that requests may use, such as a proxy's; * = any. Repeatable.")
@@ -112,6 +115,7 @@ def serve(
     limits = Limits(
         body_bytes=body_bytes,
         blob_bytes=blob_bytes,
+        blob_quota_bytes=blob_quota,
         open_jobs=open_jobs,
         requests_per_s=rate,
         connections=connections,

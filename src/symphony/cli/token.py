@@ -99,7 +99,7 @@ def rotate(
     token: Key = "",
     as_json: AsJson = False,
 ) -> None:
-    """Replace a token by a new one of the same user and scopes, and print that, once."""
+    """Replace a token by a new one, and print that."""
     if url:
         with connect(url, token=token) as cluster:
             _print_issued(cluster.rotate_token(name, days=days, grace_s=grace_hours * 3_600), as_json)

@@ -328,14 +328,20 @@ def make_app(
     @app.put("/v1/blobs/{digest}", responses=ERROR_RESPONSES, openapi_extra=RAW_BODY)
     async def put_blob(digest: DigestPath, request: Request, token: Submitter) -> Response:
         """Upload bytes with this SHA-256; they are kept for an hour, and as long as a job uses them."""
-        upload = Upload(service.blobs, digest, service.limits.blob_bytes, int(request.headers.get("content-length", 0)))
+        size = int(request.headers.get("content-length", 0))
+        reserved = service.room(token, digest, size)
+        most = await run_in_threadpool(reserved.__enter__)
         try:
-            async for part in request.stream():
-                upload.add(part)
-            await run_in_threadpool(upload.end)
+            upload = Upload(service.blobs, digest, most, size)
+            try:
+                async for part in request.stream():
+                    upload.add(part)
+                await run_in_threadpool(upload.end)
+            finally:
+                upload.close()
+            await asyncio.wrap_future(service.keep_blob(token, digest, upload.size))
         finally:
-            upload.close()
-        await asyncio.wrap_future(service.keep_blob(token, digest, upload.size))
+            reserved.__exit__(None, None, None)
         return Response(status_code=204)
 
     @app.get("/v1/blobs/{digest}", responses=NON_JSON_ERROR_RESPONSES, response_class=FileResponse)
