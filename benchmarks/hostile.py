@@ -549,7 +549,9 @@ class Kills:
         self._over, self._lock = threading.Event(), threading.Lock()
         self._jobs: dict[int, int] = {}  # number of the job, by what it was asked for
         self._counts: Counter[str] = Counter()
+        self._endings: Counter[str] = Counter()  # of services that were not killed, by the last line of their log
         self._serving = self._start()
+        self._cluster = self._serving.connect()
 
     def _start(self) -> Serve:
         return Serve(self._folder / "killed", *self._options)
@@ -591,9 +593,7 @@ class Kills:
             number += threads
 
     def _kill(self) -> None:
-        if self._serving.process.poll() is not None:  # it ended by itself: say so, and start it again
-            self._counts["ended_by_itself"] += 1
-            self._serving = self._start()
+        self._revive()
         kind = self._rng.choice(("service", "worker", "worker", *(("postgresql",) if self._server else ())))
         if kind == "service":
             self._serving.kill()
@@ -610,24 +610,43 @@ class Kills:
                 os.kill(self._rng.choice(found), signal.SIGKILL)
         self._counts[kind] += 1
 
+    def _revive(self) -> None:
+        """Start the service again if it has ended by itself, and keep the reason."""
+        if self._serving.process.poll() is None:
+            return
+        lines = [line for line in self._serving.log.read_text().splitlines() if line.strip()]
+        self._endings[lines[-1][:200] if lines else ""] += 1
+        self._serving = self._start()
+
+    def _result(self, job: int) -> Any:
+        """Of a job; from the next service, if this one has ended."""
+        for _ in range(3):
+            try:
+                if self._serving.process.poll() is not None or self._cluster.url != self._serving.told["url"]:
+                    self._revive()
+                    self._cluster = self._serving.connect()
+                return self._cluster.job(job).result(RESULT_S)
+            except sy.ServiceError:
+                time.sleep(0.5)
+                if self._serving.process.poll() is None:
+                    raise
+        raise TimeoutError("the service ends again and again")
+
     def _checked(self) -> dict[str, Any]:
-        if self._serving.process.poll() is not None:
-            self._counts["ended_by_itself"] += 1
-            self._serving = self._start()
         failed: Counter[str] = Counter()
         lost = wrong = 0
-        with self._serving.connect() as cluster:
-            for number, job in sorted(self._jobs.items()):
-                try:
-                    wrong += cluster.job(job).result(RESULT_S) != number
-                except sy.UnknownJobError:
-                    lost += 1
-                except (sy.JobError, TimeoutError) as error:
-                    failed[f"{type(error).__name__}: {error}"[:100]] += 1
+        for number, job in sorted(self._jobs.items()):
+            try:
+                wrong += self._result(job) != number
+            except sy.UnknownJobError:
+                lost += 1
+            except (sy.SymphonyError, TimeoutError) as error:
+                failed[f"{type(error).__name__}: {error}"[:100]] += 1
+        self._cluster.close()
         self._serving.stop()
         return {
             "kills": {kind: self._counts[kind] for kind in ("service", "worker", "postgresql")},
-            "ended_by_itself": self._counts["ended_by_itself"],
+            "ended_by_itself": dict(self._endings),
             "database": "postgresql" if self._url else "sqlite",
             "jobs": len(self._jobs),
             "lost": lost,

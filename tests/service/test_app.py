@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeout
 
 import symphony as sy
-from symphony.service import blobs
+from symphony.service import app, blobs
 from symphony.service.client import RemoteCluster
 from symphony.service.journal import read_events
 from symphony.service.service import Limits
@@ -403,6 +403,18 @@ def test_answers_are_as_the_schema_says(here: Place, examples: int) -> None:
         for mode in modes:
             trying(given(case=operation.as_strategy(generation_mode=mode))(check))()
     assert len(seen) > 15, "routes were not tried"
+
+
+def test_json_of_very_many_values_is_refused_before_it_is_parsed(
+    here: Place, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "MAX_JSON_VALUES", 50_000)
+    for value in ("{},", "1,", "[],"):
+        sent = f'{{"graph":{{"name":"g","kernels":[{value * 50_001}1]'  # which is no JSON: nothing has parsed it
+        found = Answer(here, "POST", "/v1/jobs", sent[:199_000], content_type="application/json", **bearer(token))
+        assert found.status == 413 and "50,000 values" in found.error.message, value
+    large = Answer(here, "POST", "/v1/jobs", body(name="g" * 190_000), **bearer(token))
+    assert large.status == 422  # few values are parsed, whatever their size
 
 
 # -------------------------------------------------------------------- quotas of blobs

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -19,13 +19,21 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from symphony.problem import topology_file
-from symphony.problem.errors import InputError, SymphonyError, UnavailableError, UnknownJobError, VersionError
+from symphony.problem.errors import (
+    InputError,
+    LimitError,
+    SymphonyError,
+    UnavailableError,
+    UnknownJobError,
+    VersionError,
+)
 from symphony.problem.texts import readable
 from symphony.runtime import report
 from symphony.service import audit, graphs, tokens, views, wire
@@ -50,6 +58,7 @@ EXHAUSTED = {
 }
 EXHAUSTED |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "try again in a moment, or allow more open files (ulimit -n)")
 OUTPUT_POLL_S = 0.5  # between polls for output of a job, which causes no event
+MAX_JSON_VALUES = 500_000  # of a request; the largest graph has fewer
 MIN_THREADED_BODY_BYTES = 256 << 10  # bodies above are processed in a thread
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     code: {"model": wire.Refusal, "description": text}
@@ -77,6 +86,28 @@ PROTOCOL_SCHEMA: dict[str, Any] = {"enum": [PROTOCOL_TEXT]}
 TokenName = Annotated[str, Path(pattern=r"^[0-9a-f]{8}$")]
 Number = Annotated[int, Path(ge=1, le=2**62)]
 DigestPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+
+
+class BoundedRequest(Request):
+    """Refuses JSON with very many values before it is parsed, which would hold up all other requests."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        if len(body) > MAX_JSON_VALUES and sum(body.count(mark) for mark in (b",", b"{", b"[")) > MAX_JSON_VALUES:
+            raise LimitError(
+                f"it has more than {MAX_JSON_VALUES:,} values", hint="split the graph, or send large arguments as blobs"
+            )
+        return await super().json()
+
+
+class BoundedRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def bounded(request: Request) -> Response:
+            return await handler(BoundedRequest(request.scope, request.receive))
+
+        return bounded
 
 
 class JobChanges:
@@ -140,6 +171,7 @@ def make_app(
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
+    app.router.route_class = BoundedRoute
     bearer = HTTPBearer(auto_error=False, description="made by `symphony token create`")
     app.add_middleware(RequestGuard, service=service, metrics=metrics, logins=logins, hosts=hosts)
 
@@ -352,6 +384,12 @@ def make_app(
 
     # --- administration
 
+    async def existing(name: str) -> Token:
+        try:
+            return await run_in_threadpool(tokens.existing, service.database, name)
+        except InputError as error:
+            raise UnknownJobError(error.message, hint=error.hint) from None
+
     @app.get("/v1/tokens", responses=ERROR_RESPONSES)
     async def list_tokens(token: Admin) -> wire.TokenList:
         """All tokens, without their secrets."""
@@ -369,7 +407,7 @@ def make_app(
     @app.post("/v1/tokens/{name}/rotate", status_code=201, responses=ERROR_RESPONSES)
     async def rotate_token(name: TokenName, sent: wire.RotateToken, request: Request, token: Admin) -> wire.IssuedToken:
         """Replace a token by a new one of the same user and scopes; the old one ends after `grace_s`."""
-        old = await run_in_threadpool(tokens.existing, service.database, name)
+        old = await existing(name)
         by = token.actor(address_of(request.scope))
         change = tokens.rotation(by, old, days=sent.days, grace_s=sent.grace_s)
         await asyncio.wrap_future(service.change_tokens(change))
@@ -378,7 +416,7 @@ def make_app(
     @app.post("/v1/tokens/{name}/revoke", responses=ERROR_RESPONSES)
     async def revoke_token(name: TokenName, request: Request, token: Admin) -> wire.TokenView:
         """Revoke a token."""
-        old = await run_in_threadpool(tokens.existing, service.database, name)
+        old = await existing(name)
         change = tokens.revocation(token.actor(address_of(request.scope)), old)
         return (await asyncio.wrap_future(service.change_tokens(change))).view()
 

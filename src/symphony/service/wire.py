@@ -181,10 +181,8 @@ class Me(BaseModel):
 
 
 class NewToken(Message):
-    user: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    scopes: list[Annotated[str, StringConstraints(max_length=20)]] = Field(
-        default=["submit", "read"], min_length=1, max_length=3
-    )
+    user: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.@-]+$")]
+    scopes: list[Literal["submit", "read", "admin"]] = Field(default=["submit", "read"], min_length=1, max_length=3)
     days: float | None = Field(None, gt=0, le=36_500, allow_inf_nan=False)  # until it expires; None = never
     priority: int = Field(0, ge=-limits.PRIORITY, le=limits.PRIORITY)
 
