@@ -122,7 +122,7 @@ class Service:
             with database_errors(self.database):
                 self.ledger.replay()
                 died = not _was_stopped(self.database)
-            self._remove_unknown_blobs()
+                self._remove_unknown_blobs()
             recorder = JournalingEngine(engine())
             stack.callback(recorder.close)
             reachable = root is not None or len(recorder.inventory().machines) == 1
@@ -155,7 +155,8 @@ class Service:
             self.running.attach(self.cluster, recorder)
             resumed = self.ledger.post_required(lambda entry: self._resume(entry, died))
             self.ledger.step()
-            resumed.result()
+            with database_errors(self.database):
+                resumed.result()
             self.checkpoints.remove_strays(self.state.open)
             self._trim_outputs()
             if threads:
