@@ -78,7 +78,11 @@ COMMANDS = (
     Check("serve --port 0", extra="service"),
     Check("token create ann", extra="service"),
     Check("token list", extra="service"),
+    Check("token rotate 00000000", extra="service"),
     Check("token revoke ann", extra="service"),
+    Check("audit", extra="service"),
+    Check("backup b.tar", extra="service"),
+    Check("restore b.tar", extra="service"),
     Check("repair list", extra="service"),
     Check("repair cancel 1", extra="service"),
     Check("repair quarantine 1", extra="service"),
@@ -86,6 +90,7 @@ COMMANDS = (
     Check("repair salvage", extra="service"),
     Check("repair compact", extra="service"),
     Check("top --looks 1", NOBODY),
+    Check("status", NOBODY),
     Check("profile", NOBODY),
     Check("submit graph.py", NOBODY),
     Check("jobs", NOBODY),
@@ -295,6 +300,10 @@ SERVED = {
     "forecast --live": "",
     "token create ann --state state": "sy_",
     "token list --state state": "ann",
+    "audit --state state": "token-created",
+    "status": "journal",
+    "backup b.tar --state state": "jobs",
+    "restore b.tar --state restored": "restored",
 }
 
 

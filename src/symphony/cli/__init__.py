@@ -43,11 +43,15 @@ COMMANDS = {
     "topology": "Show clusters, check their files, describe this machine.",
     "workload": "List workload families and file formats; show, convert and sample workloads.",
     "catalogue": "See what CPUs can count: events and metrics from the kernel's listings.",
+    "status": "Say which parts of a service are degraded. Exits with 1 if one is.",
+    "audit": "Show the audit log of a service.",
+    "backup": "Write journal and blobs of a service to a file, while it runs.",
+    "restore": "Restore a backup into a new state folder.",
     "repair": "Repair the journal of a service that is not running.",
-    "token": "Create, list and revoke the tokens of a service.",
+    "token": "Create, list, rotate and revoke the tokens of a service.",
 }
 # Modules whose names differ from their commands'.
-COMMAND_MODULES = dict.fromkeys(("submit", "job", "result", "logs", "cancel", "trace"), "jobs")
+COMMAND_MODULES = dict.fromkeys(("submit", "job", "result", "logs", "cancel", "trace"), "jobs") | {"restore": "backup"}
 OUTPUT_IS_FOLDER = ("evaluate", "train")
 JSON_TOOK_FILE = ("compare", "explain", "forecast", "oracle", *OUTPUT_IS_FOLDER)  # in earlier versions
 

@@ -15,6 +15,7 @@ from symphony.problem.errors import InputError
 from symphony.service.client import default_folder
 
 Url = Annotated[str, typer.Option("--url", help="Address of the service (SYMPHONY_URL).")]
+AdminUrl = Annotated[str, typer.Option("--url", help="Use the service at this address instead of its database.")]
 Key = Annotated[
     str, typer.Option("--token", help="A token. Other users of this machine can see it; SYMPHONY_TOKEN hides it.")
 ]

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -19,24 +19,35 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from symphony.problem import topology_file
-from symphony.problem.errors import InputError, SymphonyError, UnavailableError, UnknownJobError, VersionError
+from symphony.problem.errors import (
+    InputError,
+    LimitError,
+    SymphonyError,
+    UnavailableError,
+    UnknownJobError,
+    VersionError,
+)
 from symphony.problem.texts import readable
 from symphony.problem.validation_texts import text_of_problem
 from symphony.runtime import report
-from symphony.service import graphs, views, wire
+from symphony.service import audit, graphs, tokens, views, wire
+from symphony.service.audit import DRAINED, FailedLogins, audit_row
 from symphony.service.blobs import Upload, named_in
 from symphony.service.connections import TOKEN, Connections
-from symphony.service.guard import RequestGuard, broken_database, refusal
+from symphony.service.guard import RequestGuard, address_of, broken_database, refusal
+from symphony.service.health import OK, health
 from symphony.service.job_logs import CURSOR_PATTERN
 from symphony.service.metrics import Metrics
 from symphony.service.service import Service
 from symphony.service.state import ServiceJob
+from symphony.service.tls import TlsFiles
 from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 
 log = logging.getLogger("symphony.service.http")
@@ -49,6 +60,7 @@ EXHAUSTED = {
 }
 EXHAUSTED |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "try again in a moment, or allow more open files (ulimit -n)")
 OUTPUT_POLL_S = 0.5  # between polls for output of a job, which causes no event
+MAX_JSON_VALUES = 500_000  # of a request; the largest graph has fewer
 MIN_THREADED_BODY_BYTES = 256 << 10  # bodies above are processed in a thread
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     code: {"model": wire.Refusal, "description": text}
@@ -73,8 +85,31 @@ NON_JSON_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 PROTOCOL_TEXT = str(wire.PROTOCOL)
 PROTOCOL_SCHEMA: dict[str, Any] = {"enum": [PROTOCOL_TEXT]}
+TokenName = Annotated[str, Path(pattern=r"^[0-9a-f]{8}$")]
 Number = Annotated[int, Path(ge=1, le=2**62)]
 DigestPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+
+
+class BoundedRequest(Request):
+    """Refuses JSON with very many values before it is parsed, which would hold up all other requests."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        if len(body) > MAX_JSON_VALUES and sum(body.count(mark) for mark in (b",", b"{", b"[")) > MAX_JSON_VALUES:
+            raise LimitError(
+                f"it has more than {MAX_JSON_VALUES:,} values", hint="split the graph, or send large arguments as blobs"
+            )
+        return await super().json()
+
+
+class BoundedRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def bounded(request: Request) -> Response:
+            return await handler(BoundedRequest(request.scope, request.receive))
+
+        return bounded
 
 
 class JobChanges:
@@ -118,7 +153,9 @@ class JobChanges:
                 del self._waiting[job]
 
 
-def make_app(service: Service, connections: Connections, hosts: frozenset[str]) -> FastAPI:
+def make_app(
+    service: Service, connections: Connections, logins: FailedLogins, hosts: frozenset[str], tls: TlsFiles | None = None
+) -> FastAPI:
     """The FastAPI application of a service; `hosts` are its accepted host names."""
     changes, metrics = JobChanges(), Metrics(connections)
     service.listeners.append(changes.notify)
@@ -137,8 +174,9 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
+    app.router.route_class = BoundedRoute
     bearer = HTTPBearer(auto_error=False, description="made by `symphony token create`")
-    app.add_middleware(RequestGuard, service=service, metrics=metrics, hosts=hosts)
+    app.add_middleware(RequestGuard, service=service, metrics=metrics, logins=logins, hosts=hosts)
 
     async def user(
         request: Request,
@@ -326,9 +364,9 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
             await changes.until(number, partial(_changed, job, seen), min(left, OUTPUT_POLL_S))
 
     @app.post("/v1/jobs/{number}/cancel", responses=ERROR_RESPONSES)
-    async def cancel(number: Number, token: Submitter) -> wire.JobView:
+    async def cancel(number: Number, request: Request, token: Submitter) -> wire.JobView:
         """Cancel a job: running tasks are killed. Does nothing if it has ended."""
-        return await asyncio.wrap_future(service.cancel(token, number))
+        return await asyncio.wrap_future(service.cancel(token, number, address_of(request.scope)))
 
     # --- blobs
 
@@ -344,14 +382,20 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
     @app.put("/v1/blobs/{digest}", responses=ERROR_RESPONSES, openapi_extra=RAW_BODY)
     async def put_blob(digest: DigestPath, request: Request, token: Submitter) -> Response:
         """Upload bytes with this SHA-256; they are kept for an hour, and as long as a job uses them."""
-        upload = Upload(service.blobs, digest, service.limits.blob_bytes, int(request.headers.get("content-length", 0)))
+        size = int(request.headers.get("content-length", 0))
+        reserved = service.room(token, digest, size)
+        most = await run_in_threadpool(reserved.__enter__)
         try:
-            async for part in request.stream():
-                upload.add(part)
-            await run_in_threadpool(upload.end)
+            upload = Upload(service.blobs, digest, most, size)
+            try:
+                async for part in request.stream():
+                    upload.add(part)
+                await run_in_threadpool(upload.end)
+            finally:
+                upload.close()
+            await asyncio.wrap_future(service.keep_blob(token, digest, upload.size))
         finally:
-            upload.close()
-        await asyncio.wrap_future(service.keep_blob(token, digest, upload.size))
+            reserved.__exit__(None, None, None)
         return Response(status_code=204)
 
     @app.get("/v1/blobs/{digest}", responses=NON_JSON_ERROR_RESPONSES, response_class=FileResponse)
@@ -359,6 +403,58 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         if await run_in_threadpool(service.blob_size, token, digest) < 0:
             raise UnknownJobError("there is no such blob")
         return FileResponse(File(service.blobs.path(digest)), media_type="application/octet-stream")
+
+    # --- administration
+
+    async def existing(name: str) -> Token:
+        try:
+            return await run_in_threadpool(tokens.existing, service.database, name)
+        except InputError as error:
+            raise UnknownJobError(error.message, hint=error.hint) from None
+
+    @app.get("/v1/tokens", responses=ERROR_RESPONSES)
+    async def list_tokens(token: Admin) -> wire.TokenList:
+        """All tokens, without their secrets."""
+        found = await run_in_threadpool(tokens.listed, service.database)
+        return wire.TokenList(tokens=[one.view() for one in found])
+
+    @app.post("/v1/tokens", status_code=201, responses=ERROR_RESPONSES)
+    async def create_token(sent: wire.NewToken, request: Request, token: Admin) -> wire.IssuedToken:
+        """Create a token. Its text is in this answer only: the service stores a hash."""
+        by = token.actor(address_of(request.scope))
+        change = tokens.creation(by, sent.user, tuple(sent.scopes), days=sent.days, priority=sent.priority)
+        await asyncio.wrap_future(service.change_tokens(change))
+        return wire.IssuedToken(token=change.text, about=change.token.view())
+
+    @app.post("/v1/tokens/{name}/rotate", status_code=201, responses=ERROR_RESPONSES)
+    async def rotate_token(name: TokenName, sent: wire.RotateToken, request: Request, token: Admin) -> wire.IssuedToken:
+        """Replace a token by a new one of the same user and scopes; the old one ends after `grace_s`."""
+        old = await existing(name)
+        by = token.actor(address_of(request.scope))
+        change = tokens.rotation(by, old, days=sent.days, grace_s=sent.grace_s)
+        await asyncio.wrap_future(service.change_tokens(change))
+        return wire.IssuedToken(token=change.text, about=change.token.view())
+
+    @app.post("/v1/tokens/{name}/revoke", responses=ERROR_RESPONSES)
+    async def revoke_token(name: TokenName, request: Request, token: Admin) -> wire.TokenView:
+        """Revoke a token."""
+        old = await existing(name)
+        change = tokens.revocation(token.actor(address_of(request.scope)), old)
+        return (await asyncio.wrap_future(service.change_tokens(change))).view()
+
+    @app.get("/v1/audit", responses=ERROR_RESPONSES)
+    async def read_audit(
+        token: Admin,
+        since: Annotated[float, Query(ge=0, le=2**62, description="seconds since 1970")] = 0.0,
+        after: Annotated[int, Query(ge=0, le=2**62, description="only entries with larger IDs")] = 0,
+        action: Annotated[str, Query(max_length=32)] = "",
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
+    ) -> wire.AuditLog:
+        """The audit log, oldest first: the newest entries, or with `after` those that follow an ID."""
+        found = await run_in_threadpool(
+            audit.read_audit, service.database, since, after=after, action=action, limit=limit
+        )
+        return wire.AuditLog(entries=found)
 
     # --- the cluster
 
@@ -403,9 +499,10 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         return wire.ProfileFile.model_validate(content)
 
     @app.post("/v1/drain", responses=ERROR_RESPONSES)
-    async def drain(token: Admin) -> wire.About:
+    async def drain(request: Request, token: Admin) -> wire.About:
         """Accept and admit no more jobs; running ones continue. A restart ends this."""
         service.drain(0.0)
+        service.note(audit_row(token.actor(address_of(request.scope)), DRAINED))
         return await about()
 
     @app.get("/v1/about")
@@ -419,7 +516,13 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
             draining=service.draining,
             trouble=connections.trouble,
             containment=list(service.contained),
+            degraded=[part.name for part in health(service, connections, tls).parts if part.state != OK],
         )
+
+    @app.get("/v1/health", responses=ERROR_RESPONSES)
+    async def parts(token: Reader) -> wire.Health:
+        """Which parts of the service are degraded, and what to do about them."""
+        return health(service, connections, tls)
 
     @app.get("/v1/me", responses=ERROR_RESPONSES)
     async def me(token: Annotated[Token, Depends(user)]) -> wire.Me:

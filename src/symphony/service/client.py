@@ -16,6 +16,7 @@ import json
 import logging
 import math
 import os
+import ssl
 import threading
 import time
 import uuid
@@ -50,6 +51,7 @@ from symphony.runtime.kernels import RunnableKernel, code_of
 from symphony.service import wire
 from symphony.service.job_watcher import JobWatcher
 from symphony.service.modules_beside import check_imports, script_folder, send_modules
+from symphony.service.tls import CA_VARIABLE, CERTIFICATE_FILE, client_context
 
 if TYPE_CHECKING:
     from symphony.runtime.profiles import Profiles
@@ -222,8 +224,20 @@ class RemoteJob(JobHandle):
 class RemoteCluster(FunctionCalls[RemoteJob]):
     """A service that runs graphs. Thread-safe."""
 
-    def __init__(self, url: str, token: str, *, timeout_s: float = 60.0, trust: str | Collection[str] = ()) -> None:
-        """`trust`: other users whose results may be unpickled here, which can run any code."""
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_s: float = 60.0,
+        trust: str | Collection[str] = (),
+        ca: str | Path = "",
+        pinned: Path | None = None,
+    ) -> None:
+        """`trust`: other users whose results may be unpickled here, which can run any code.
+
+        `ca`: a PEM file with the certificates that an https service may have; `pinned`: its only one, for any name.
+        """
         self._trust = {trust} if isinstance(trust, str) else set(trust)
         self._user: str | None = None
         self.url = url.rstrip("/")
@@ -232,6 +246,7 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
             raise InputError(f"{url!r} is not the URL of a service", hint=f"write {DEFAULT_URL}")
         self._parts, self._timeout_s = parts, timeout_s
         self._headers = {wire.VERSION_HEADER: str(wire.PROTOCOL), "authorization": f"Bearer {token}"}
+        self._tls = client_context(str(ca), pinned) if parts.scheme == "https" else None
         self._local = threading.local()
         self._code: dict[tuple[RunnableKernel, str], Pickled] = {}
         self._watcher = JobWatcher(self._ended)
@@ -322,6 +337,39 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
     def state(self) -> wire.ClusterView:
         """Devices, what runs there, users, and statistics of the scheduler."""
         return self._get("/v1/cluster", wire.ClusterView)
+
+    def health(self) -> wire.Health:
+        """Which parts of the service are degraded, and what to do about them."""
+        return self._get("/v1/health", wire.Health)
+
+    # --- administration: needs scope admin
+
+    def tokens(self) -> list[wire.TokenView]:
+        """All tokens, without their secrets."""
+        return self._get("/v1/tokens", wire.TokenList).tokens
+
+    def create_token(
+        self, user: str, scopes: Collection[str] = ("submit", "read"), *, days: float | None = None, priority: int = 0
+    ) -> wire.IssuedToken:
+        """Create a token. Not retried: after a lost answer, see `tokens`."""
+        sent = {"user": user, "scopes": list(scopes), "days": days, "priority": priority}
+        return self._change("/v1/tokens", sent, wire.IssuedToken)
+
+    def rotate_token(self, name: str, *, days: float | None = None, grace_s: float = 0.0) -> wire.IssuedToken:
+        """Replace a token, by its ID; the old one stays valid for `grace_s`."""
+        sent = {"days": days, "grace_s": grace_s}
+        return self._change(f"/v1/tokens/{quote(name, safe='')}/rotate", sent, wire.IssuedToken)
+
+    def revoke_token(self, name: str) -> None:
+        """Revoke a token, by its ID."""
+        self._change(f"/v1/tokens/{quote(name, safe='')}/revoke", {}, wire.TokenView)
+
+    def audit(
+        self, since_s: float = 0.0, *, after: int = 0, action: str = "", limit: int = 1_000
+    ) -> list[wire.AuditView]:
+        """The audit log since a time (seconds since 1970): its newest entries, or those that follow the ID `after`."""
+        query = {"since": since_s, "after": after, "action": action, "limit": limit}
+        return self._get("/v1/audit", wire.AuditLog, query).entries
 
     @property
     def topology(self) -> Topology:
@@ -462,6 +510,13 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
                     log.warning("waiting: %s; %s", error.message, error.hint or "it is tried again")
                 said = True
                 time.sleep(max(pause, min(error.retry_s, 5.0)))
+            except ssl.SSLCertVerificationError as error:
+                self.close()
+                raise ServiceError(
+                    f"its certificate is not trusted: {error.verify_message}",
+                    where=self.url,
+                    hint=f"name the file of its authority: {CA_VARIABLE}=ca.pem",
+                ) from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if pause is None:
@@ -473,6 +528,19 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
                     ) from None
                 time.sleep(pause)
         raise AssertionError
+
+    def _change(self, path: str, sent: Mapping[str, Any], model: type[M]) -> M:
+        """Send a request once, on a new connection."""
+        self.close()
+        try:
+            headers = {**self._headers, "content-type": "application/json"}
+            return model.model_validate_json(self._once("POST", path, json.dumps(sent).encode(), headers))
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceError(
+                f"the answer was lost: {error or type(error).__name__}",
+                where=self.url,
+                hint="see whether it was done: symphony token list",
+            ) from None
 
     def _once(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
         connection = self._connection()
@@ -501,20 +569,29 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
     def _connection(self) -> http.client.HTTPConnection:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-            connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
+            host, port = self._parts.hostname or "", self._parts.port
+            if self._tls is not None:
+                connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
+            else:
+                connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
             self._local.connection = connection
         return connection
 
 
 def connect(
-    url: str = "", *, token: str = "", timeout_s: float = 60.0, trust: str | Collection[str] = ()
+    url: str = "",
+    *,
+    token: str = "",
+    timeout_s: float = 60.0,
+    trust: str | Collection[str] = (),
+    ca: str | Path = "",
 ) -> RemoteCluster:
     """Connect to a service, which has the interface of `sy.local()`.
 
     By default, the one in `SYMPHONY_URL` and `SYMPHONY_TOKEN`, else the one that this user serves on this machine.
     Results of other users' jobs are read only if they are plain data, except those of users whom you `trust`: their
-    results may run any code here.
+    results may run any code here. `ca`: a PEM file with the authorities of an https service, instead of the system's
+    (`SYMPHONY_CA_FILE`).
     """
     folder = default_folder()
     own_url = (folder / ADDRESS_FILE).read_text().strip() if (folder / ADDRESS_FILE).is_file() else ""
@@ -522,4 +599,6 @@ def connect(
     token = token or os.environ.get(TOKEN_VARIABLE, "")
     if not token and url.rstrip("/") == own_url:  # never send this token to another service
         token = (folder / TOKEN_FILE).read_text().strip()
-    return RemoteCluster(url, token, timeout_s=timeout_s, trust=trust)
+    ca = ca or os.environ.get(CA_VARIABLE, "")
+    pinned = folder / CERTIFICATE_FILE if url.rstrip("/") == own_url and url.startswith("https:") else None
+    return RemoteCluster(url, token, timeout_s=timeout_s, trust=trust, ca=ca, pinned=pinned)

@@ -6,6 +6,7 @@ calls.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -14,12 +15,12 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
 from symphony.engines.engine import LOST as INPUT_LOST
-from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
+from symphony.engines.engine import Failed, Finished, Output, Pickled, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, JobError, ServiceError, SymphonyError
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
@@ -39,6 +40,7 @@ from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.progress import refresh, saved_before
 
 log = logging.getLogger("symphony.service")
+T = TypeVar("T")
 MAX_CACHED_GRAPHS = 256  # graphs of accepted jobs that are held in memory until the job is admitted
 # A job is quarantined when the service has crashed so often in a row without progress of the job: otherwise a job that
 # kills the service would do so for ever. One crash may be a power cut, and two an operator in a hurry.
@@ -228,7 +230,7 @@ class JobRunner:
             whole = self.cached_graphs.pop(job.id, None) or self._read(job)
             if done:
                 made, wanted = self._values(job), graphs.needed_values(whole, done)
-                held = {task: self._engine.put(self._blobs.found(made[task])) for task in wanted}
+                held = {task: self._engine.put(self._blob(made[task])) for task in wanted}
             rest = graphs.remaining_graph(whole, done, held)
             if not rest.tasks:
                 self._ledger.post_required(lambda entry: self.end(entry, job, DONE, None))
@@ -262,10 +264,30 @@ class JobRunner:
         try:
             if row.checksum not in (None, checksum(row.body)):
                 raise ValueError("its checksum is wrong")
-            return graphs.submission(Submit.model_validate_json(row.body).graph, job.user, self._blobs)
+            graph = Submit.model_validate_json(row.body).graph
+            return self._when_files_can_be_opened(lambda: graphs.submission(graph, job.user, self._blobs))
         except (TypeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ServiceError(f"the submitted graph is damaged: {reason}", where=f"job {job.id}", hint=AGAIN) from None
+
+    def _blob(self, value: Value) -> Pickled:
+        return self._when_files_can_be_opened(lambda: self._blobs.found(value))
+
+    def _when_files_can_be_opened(self, read: Callable[[], T]) -> T:
+        """Read files, and retry while too many are open: that is not the job's fault. Raises other errors."""
+
+        def attempt() -> tuple[T | None, OSError | None]:
+            try:
+                return read(), None
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise
+                return None, error
+
+        found, error = self._ledger.retry_until_done(attempt)
+        if error is not None:
+            raise error
+        return cast(T, found)
 
     def _values(self, job: ServiceJob) -> dict[int, Value]:
         return self._ledger.retry_until_done(lambda: read_values(self._database, job.id))
@@ -381,12 +403,12 @@ class JobRunner:
         try:
             for index in run.call.reads:
                 source, task = run.job.runs[index], admitted.tasks[index]
-                lost, source.value = source.value, self._engine.put(self._blobs.found(made[task]))
+                lost, source.value = source.value, self._engine.put(self._blob(made[task]))
                 if lost is not None:  # other runs may still refer to it: it is freed when the job ends
                     admitted.held.append((lost, task))
             for place, value in held.items():
                 task = next(task for other, task in admitted.held if other is value)
-                held[place] = self._engine.put(self._blobs.found(made[task]))
+                held[place] = self._engine.put(self._blob(made[task]))
                 admitted.held.append((held[place], task))
         except OSError as error:  # the store is full, or the file is missing
             log.warning("job %d: %s: lost inputs cannot be restored: %s", run.job.number, run.name, error)
@@ -449,10 +471,10 @@ class JobRunner:
             per_s += now.per_s if run.number >= 0 and math.isfinite(now.per_s) else 0.0
         return sum(step for step, _ in steps.values()), sum(saved for _, saved in steps.values()), per_s
 
-    def cancel(self, entry: Transaction, job: ServiceJob, by: str) -> None:
-        """Cancel a job; does nothing if it has ended."""
+    def cancel(self, entry: Transaction, job: ServiceJob, by: str) -> bool:
+        """Cancel a job; does nothing if it has ended. Whether it did something."""
         if job.over or job.cancelled:
-            return
+            return False
         entry.durable = True
         entry.add(CANCEL, job.id, by=by)
         admitted = self.admitted.get(job.id)
@@ -460,6 +482,7 @@ class JobRunner:
             self.end(entry, job, CANCELLED, ErrorView.of(_cancelled(job)))
         else:
             self._to_cancel.append(admitted.state)  # once this is journalled; `job_ended` follows
+        return True
 
     def end(self, entry: Transaction, job: ServiceJob, status: str, error: ErrorView | None) -> None:
         """End a job. Only its result is kept."""

@@ -11,11 +11,13 @@ import logging
 import pwd
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -26,7 +28,9 @@ from symphony.problem.errors import (
     BusyError,
     InfeasibleError,
     InputError,
+    LimitError,
     ScopeError,
+    SymphonyError,
     UnavailableError,
     UnknownJobError,
 )
@@ -36,15 +40,17 @@ from symphony.runtime.jobs import DONE
 from symphony.runtime.live_workload import Shapes
 from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
+from symphony.service.audit import CANCELLED, audit_row
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.database import database_errors, lock_journal, open_database
+from symphony.service.forecast_cache import ForecastCache
 from symphony.service.journal import checksum
 from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine
 from symphony.service.running import JobRunner
 from symphony.service.state import ACCEPTED, ServiceJob, State
-from symphony.service.tokens import ADMIN, Token, Tokens
+from symphony.service.tokens import ADMIN, Token, TokenChange, Tokens
 from symphony.service.wire import JobView, Submit
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders, within
 from symphony.training_jobs.live.rounds import ROUND_S
@@ -71,6 +77,7 @@ class Limits:
 
     body_bytes: int = 16 << 20  # of a request
     blob_bytes: int = 1 << 30  # of a blob
+    blob_quota_bytes: int = 0  # of all blobs of a user, results included, that uploads may fill; 0 = unlimited
     open_jobs: int = 10_000  # of a user
     requests_per_s: float = 500.0  # of a user
     connections: int = 512  # in all; at most half of them from one address, or with requests of one user
@@ -108,6 +115,7 @@ class Service:
         self._closing = False
         self._swept = self._checked = time.monotonic()
         self._check: Future[None] | None = None
+        self._uploads, self._uploading = threading.Lock(), Counter[str]()  # bytes that users are uploading
         self.database = open_database(database, folder)
         root = None if checkpoints is None else within(checkpoints, folder)
         self.checkpoints = CheckpointFolders(root or folder / "training", keep=True, shared=checkpoints is not None)
@@ -119,7 +127,7 @@ class Service:
             with database_errors(self.database):
                 self.ledger.replay()
                 died = not _was_stopped(self.database)
-            self._remove_unknown_blobs()
+                self._remove_unknown_blobs()
             recorder = JournalingEngine(engine())
             stack.callback(recorder.close)
             reachable = root is not None or len(recorder.inventory().machines) == 1
@@ -150,10 +158,13 @@ class Service:
                 threads=threads,
             )
             stack.callback(self.cluster.stop, wait=False)
+            self.forecasts = ForecastCache(self.cluster.forecasts)
+            stack.callback(self.forecasts.close)
             self.running.attach(self.cluster, recorder)
             resumed = self.ledger.post_required(lambda entry: self._resume(entry, died))
             self.ledger.step()
-            resumed.result()
+            with database_errors(self.database):
+                resumed.result()
             self.checkpoints.remove_strays(self.state.open)
             self._trim_outputs()
             if threads:
@@ -273,11 +284,14 @@ class Service:
                     f"job {number}, which it is to wait for, is {before.status}", hint="leave it out, or run it again"
                 )
 
-    def cancel(self, token: Token, number: int) -> Future[JobView]:
+    def cancel(self, token: Token, number: int, address: str = "") -> Future[JobView]:
+        """`address`: of the client, for the audit log."""
         job = self.job(token, number)
 
         def command(entry: Transaction) -> JobView:
-            self.running.cancel(entry, job, token.user)
+            if self.running.cancel(entry, job, token.user):
+                row = audit_row(token.actor(address), CANCELLED, f"job {job.id}", user=job.user)
+                entry.insert(tables.audit, row)
             return self.running.view(job)
 
         return self.ledger.post(command)
@@ -305,6 +319,26 @@ class Service:
                 break
         return page
 
+    # --- administration
+
+    def change_tokens(self, change: TokenChange) -> Future[Token]:
+        """Create, rotate or revoke a token."""
+
+        def command(entry: Transaction) -> Token:
+            entry.durable = True
+            for statement in change.statements:
+                entry.do(statement)
+            return change.token
+
+        done = self.ledger.post(command)
+        if change.ended:
+            done.add_done_callback(lambda _: self.tokens.forget(change.ended))
+        return done
+
+    def note(self, *rows: dict[str, Any]) -> Future[None]:
+        """Add rows to the audit log."""
+        return self.ledger.post_required(lambda entry: entry.insert(tables.audit, *rows))
+
     # --- blobs
 
     def keep_blob(self, token: Token, digest: str, size: int) -> Future[None]:
@@ -326,6 +360,36 @@ class Service:
             size = connection.scalar(wanted if ADMIN in token.scopes else wanted.where(rows.user == token.user))
         return size if size is not None and self.blobs.size(digest) == size else -1
 
+    @contextmanager
+    def room(self, token: Token, digest: str, size: int) -> Iterator[int]:
+        """Reserve bytes of a user's quota for an upload; the most that it may have. Thread-safe.
+
+        `size`: 0 = unknown. What is uploaded again needs no room.
+        """
+        most, quota, user = self.limits.blob_bytes, self.limits.blob_quota_bytes, token.user
+        if not quota or size > most:  # which `Upload` refuses
+            yield most
+            return
+        blobs = tables.blobs.c
+        with self.database.connect() as connection:
+            mine = sa.select(sa.func.sum(blobs.size)).where(blobs.user == user, blobs.digest != digest)
+            used = int(connection.scalar(mine) or 0)
+        with self._uploads:
+            left = quota - used - self._uploading[user]
+            if size > left or left <= 0:
+                shown = [units.show(float(count), "bytes") for count in (quota, max(left, 0))]
+                raise LimitError(
+                    f"{user} may keep {shown[0]} of blobs, and {shown[1]} are left",
+                    hint="wait an hour after the jobs that use them have ended, or ask for a larger --blob-quota",
+                )
+            most = min(most, left)
+            self._uploading[user] += size or most
+        try:
+            yield most
+        finally:
+            with self._uploads:
+                self._uploading[user] -= size or most
+
     def _check_blobs(self, token: Token, named: set[str]) -> None:
         for digest in sorted(named):
             if self.blob_size(token, digest) < 0:
@@ -344,10 +408,13 @@ class Service:
                 listener(jobs)
         if time.monotonic() - self._swept > SWEEP_INTERVAL_S:
             self._swept = time.monotonic()
-            self.cluster.save()
-            self.checkpoints.remove_strays(self.state.open)
-            self._trim_outputs()
-            self.ledger.post_required(self._sweep).add_done_callback(lambda swept: self._remove(swept.result()))
+            try:
+                self.cluster.save()
+                self.checkpoints.remove_strays(self.state.open)
+                self._trim_outputs()
+            except OSError as error:  # such as too many open files: the next sweep will do
+                log.error("old files could not be removed: %s", error)
+            self.ledger.post_required(self._sweep).add_done_callback(self._remove)
 
     def _trim_outputs(self) -> None:
         known, ended = set(self.state.jobs), self.state.jobs.keys() - self.state.open.keys()
@@ -375,9 +442,12 @@ class Service:
             if digest not in known and age_s > UNUSED_BLOB_S:
                 self.blobs.remove(digest)
 
-    def _remove(self, digests: list[str]) -> None:
-        for digest in digests:
-            self.blobs.remove(digest)
+    def _remove(self, swept: Future[list[str]]) -> None:
+        try:
+            for digest in swept.result():
+                self.blobs.remove(digest)
+        except (OSError, SymphonyError, sa.exc.SQLAlchemyError) as error:  # the next start removes the files
+            log.error("unused blobs could not be removed: %s", error)
 
 
 def check_contained(containment: Containment, user: str, graph: Submission) -> None:

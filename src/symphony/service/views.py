@@ -162,9 +162,10 @@ def forecasts(service: Service, *, everybody: bool, user: str, share: float) -> 
 
 def _expected(service: Service, known: Container[int], share: float = 0.8) -> list[JobForecast]:
     """Forecasts of all training jobs; the names of jobs that are not `known` are hidden."""
+    training = frozenset(number for number, job in list(service.state.open.items()) if job.steps)
     return [
         replace(one, loses=tuple(loss if loss.job in known else loss._replace(job=0, task="") for loss in one.loses))
-        for one in service.cluster.forecasts(share)
+        for one in service.forecasts.get(share, training).forecasts
     ]
 
 

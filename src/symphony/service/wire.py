@@ -162,6 +162,23 @@ class About(BaseModel):
     draining: bool
     trouble: Text = ""  # for administrators: why connections are refused, if any are
     containment: list[Text] = []  # who enforces which limits of jobs
+    degraded: list[str] = []  # names of the parts that are not ok; `/v1/health` says why
+
+
+HealthState = Literal["ok", "degraded", "failing"]
+
+
+class HealthPart(BaseModel):
+    name: str
+    state: HealthState
+    text: Text  # what is the case, and what to do
+
+
+class Health(BaseModel):
+    """The parts of a service; `state` is that of the worst."""
+
+    state: HealthState
+    parts: list[HealthPart]
 
 
 class Me(BaseModel):
@@ -169,6 +186,55 @@ class Me(BaseModel):
 
     user: str
     scopes: list[str]
+
+
+class NewToken(Message):
+    user: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.@-]+$")]
+    scopes: list[Literal["submit", "read", "admin"]] = Field(default=["submit", "read"], min_length=1, max_length=3)
+    days: float | None = Field(None, gt=0, le=36_500, allow_inf_nan=False)  # until it expires; None = never
+    priority: int = Field(0, ge=-limits.PRIORITY, le=limits.PRIORITY)
+
+
+class RotateToken(Message):
+    days: float | None = Field(None, gt=0, le=36_500, allow_inf_nan=False)  # None = as long as the old one had
+    grace_s: float = Field(0.0, ge=0, le=30 * 86_400, allow_inf_nan=False)  # for which the old one stays valid
+
+
+class TokenView(BaseModel):
+    """A token, without its secret. Times are seconds since 1970."""
+
+    id: str
+    user: Text
+    scopes: list[str]
+    priority: int
+    created_s: float
+    expires_s: float | None
+
+
+class TokenList(BaseModel):
+    tokens: list[TokenView]
+
+
+class IssuedToken(BaseModel):
+    """A new token. `token` is its text, which is not stored."""
+
+    token: str
+    about: TokenView
+
+
+class AuditView(BaseModel):
+    id: int
+    at_s: float  # seconds since 1970
+    user: Text  # who did it; "" = unknown
+    token: str  # ID of the token; "" = none, with access to the database
+    address: Text  # of the client; "" = the command line of the service's machine
+    action: str
+    target: Text
+    detail: dict[str, Any]
+
+
+class AuditLog(BaseModel):
+    entries: list[AuditView]
 
 
 class RunView(BaseModel):
