@@ -300,8 +300,19 @@ def _part(
     if not alone:
         return part(world, s)
     otherwise = world if otherwise is None else otherwise
-    empty_log = blank_log(jax.eval_shape(part, world, s)[1])
-    return jax.lax.cond(needed, lambda world: part(world, s), lambda _: (otherwise, empty_log), world)
+    logs: list[Any] = []  # the shapes of the log, once `run` has been traced: to trace a part twice takes long
+
+    def run(world: World) -> tuple[Any, Any]:
+        result, log = part(world, s)
+        logs.append(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), log))
+        return result, log
+
+    def skip(world: World) -> tuple[Any, Any]:
+        if not logs:  # `cond` traces `run` first, but does not promise it
+            jax.eval_shape(run, world)
+        return otherwise, blank_log(logs[0])
+
+    return jax.lax.cond(needed, run, skip, world)
 
 
 def blank_log(shapes: Any) -> Any:
