@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import equinox as eqx
@@ -19,11 +20,20 @@ from symphony.cli import explain_decision
 from symphony.policies import Learned, Network, Sizes, explain, load, named, save
 from symphony.policies.explain import Candidate, DecisionExplanation, PlacementEstimate
 from symphony.problem.errors import InputError
+from symphony.problem.program_cache import CACHE_VARIABLE
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import stack
 from tests.baselines.cheap import cheap_scenario
 
 SIZES = Sizes(gangs=4, devices=3, preempts=2, configures=2, width=8, memory=8)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Explanations after the first find its programs, as they do outside tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("programs")))
+        yield
 
 
 @pytest.fixture(scope="module")
