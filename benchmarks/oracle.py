@@ -81,8 +81,8 @@ def main() -> None:
     console = Console(width=140)
     figures: dict[str, Any] = {}
     seeds = range(1) if args.quick else range(3)
-    limit = 5.0 if args.quick else 60.0
-    prover = Oracle(limit, starts=STARTS)
+    limit = 2.0 if args.quick else 60.0
+    prover = Oracle(limit, starts=STARTS[:1] if args.quick else STARTS)
     names = ("layered",) if args.quick else ("layered", "fork-join", "series-parallel")
     if "free" in args.only:
         size = 20 if args.quick else 50
