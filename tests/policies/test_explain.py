@@ -24,15 +24,16 @@ from symphony.problem.program_cache import CACHE_VARIABLE
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import stack
 from tests.baselines.cheap import cheap_scenario
+from tests.compiling import environment_of_commands
 
 SIZES = Sizes(gangs=4, devices=3, preempts=2, configures=2, width=8, memory=8)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _kept_programs() -> Iterator[None]:
     """Explanations after the first find its programs, as they do outside tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("programs")))
+        patch.setenv(CACHE_VARIABLE, environment_of_commands()[CACHE_VARIABLE])
         yield
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from symphony.policies import named
 from symphony.problem import program_cache
@@ -66,7 +67,11 @@ def calls_back(x: jax.Array) -> jax.Array:
     return jax.pure_callback(lambda y: np.asarray(y) + 1, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
-for _function in (total, doubled, calls_back):
+def loops(constants: None, x: jax.Array) -> jax.Array:
+    return jax.lax.fori_loop(0, 3, lambda n, y: jnp.sort(y)[::-1] @ jnp.outer(y, jnp.arange(2.0)) + n, x)
+
+
+for _function in (total, doubled, calls_back, loops):
     _function.__module__ = "symphony.problem.program_cache"
     setattr(program_cache, _function.__name__, _function)
 
@@ -114,6 +119,25 @@ def test_a_program_is_kept_and_read_without_compiling(folder: Path, monkeypatch:
     assert (
         (again.whole.tolist(), again.part.tolist()) == (first.whole.tolist(), first.part.tolist()) == ([2, 3], [5, 4.5])
     )
+
+
+def test_a_program_that_jax_has_read_is_not_written_again(folder: Path, tmp_path: Path) -> None:
+    """It would be written without some of its functions, and fail when it runs."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "jax"))
+    for option in OPTIONS[1:]:
+        jax.config.update(option, 0)
+    reset_cache()
+    try:
+        found = []
+        for _ in range(3):
+            found.append(compiled(loops, None, (X,))(X).tolist())
+            for path in entries(folder)[: len(found) == 1]:
+                path.unlink()
+            jax.clear_caches()
+        assert found == [found[0]] * 3 and entries(folder) == []
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+        reset_cache()
 
 
 def test_constants_shapes_and_settings_are_in_the_key(folder: Path) -> None:

@@ -89,8 +89,9 @@ def compiled(
     if program is None:
         if path is None:
             keep_programs()
-        program = _compile(partial(function, constants), arguments, options)
-        if path is not None:
+        with _read_by_jax() as read:
+            program = _compile(partial(function, constants), arguments, options)
+        if path is not None and not read:
             _write(path, program)
     return program
 
@@ -119,6 +120,24 @@ def _compile(function: Callable[..., Any], arguments: tuple[Any, ...], options: 
         return lowered.compile(options)
     except jax.errors.JaxRuntimeError:  # a version of XLA without these options
         return lowered.compile()
+
+
+@contextlib.contextmanager
+def _read_by_jax() -> Iterator[list[str]]:
+    """Not empty after programs were read from JAX's cache. XLA serialises such a program without all of its code."""
+    import jax
+
+    read: list[str] = []
+
+    def listen(event: str, **_: Any) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            read.append(event)
+
+    jax.monitoring.register_event_listener(listen)
+    try:
+        yield read
+    finally:
+        jax.monitoring.unregister_event_listener(listen)
 
 
 # --- Keys --------------------------------------------------------------------------------------------------
