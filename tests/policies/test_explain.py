@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import equinox as eqx
@@ -20,11 +21,21 @@ from symphony.cli import explain_decision
 from symphony.policies import Learned, Network, Sizes, explain, load, named, save
 from symphony.policies.explain import Candidate, DecisionExplanation, PlacementEstimate
 from symphony.problem.errors import InputError
+from symphony.problem.program_cache import CACHE_VARIABLE
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import stack
 from tests.baselines.cheap import cheap_scenario
+from tests.compiling import environment_of_commands
 
 SIZES = Sizes(gangs=4, devices=3, preempts=2, configures=2, width=8, memory=8)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kept_programs() -> Iterator[None]:
+    """Explanations after the first find its programs, as they do outside tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, environment_of_commands()[CACHE_VARIABLE])
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,7 @@ class Failed:
 
     def __post_init__(self) -> None:
         for name in ("message", "type", "traceback"):  # written by the kernel, so not trusted
-            object.__setattr__(self, name, readable(getattr(self, name), LONGEST_TEXT))
+            object.__setattr__(self, name, readable(getattr(self, name), longest=LONGEST_TEXT))
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class KernelError(JobError):
     """A kernel raised, or its result cannot be sent. `traceback` is that of the process that ran it."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "", traceback: str = "") -> None:
-        self.traceback = readable(traceback, LONGEST_TEXT)
+        self.traceback = readable(traceback, longest=LONGEST_TEXT)
         super().__init__(message, hint=hint, where=where)
 
     def __str__(self) -> str:

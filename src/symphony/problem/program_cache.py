@@ -31,7 +31,7 @@ MAX_CACHE_BYTES = 512 << 20
 PRUNED_SHARE = 0.75  # of the bound, which is left after entries were removed
 ENTRY_SUFFIXES = (".program", "-cache")  # Symphony's entries, JAX's entries
 MIN_COMPILE_S = 0.1  # JAX keeps programs that took at least as long to compile
-_JAX_CACHE_LOCK = threading.Lock()
+_JAX_CACHE_LOCK = threading.RLock()
 # Packages whose code is identified by their versions. Programs with other code inside are not found before tracing.
 VERSIONED_PACKAGES = frozenset({"symphony", "jax", "jaxlib", "equinox", "numpy", *sys.stdlib_module_names})
 

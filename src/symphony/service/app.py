@@ -219,7 +219,7 @@ def make_app(
     async def exhausted(request: Request, error: OSError) -> JSONResponse:
         if error.errno not in EXHAUSTED:
             raise error
-        log.error("%s %s: %s", request.method, readable(request.url.path, 200), error.strerror)
+        log.error("%s %s: %s", request.method, readable(request.url.path, longest=200), error.strerror)
         return refusal(
             UnavailableError(f"the service is out of resources: {error.strerror}", hint=EXHAUSTED[error.errno])
         )

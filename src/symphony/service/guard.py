@@ -108,7 +108,7 @@ class RequestGuard:
         finally:
             self._metrics.count(scope, status)
             milliseconds = (time.perf_counter() - began) * 1e3
-            method, path = readable(scope["method"], 40), readable(scope["path"], 200)
+            method, path = readable(scope["method"], longest=40), readable(scope["path"], longest=200)
             fields = {"method": method, "path": path, "status": status, "ms": round(milliseconds, 1)}
             more = {"fields": fields, "always": TOKEN in scope}
             log.info("%s %s %d", method, path, status, extra=more)
