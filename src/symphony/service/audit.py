@@ -57,11 +57,11 @@ def audit_row(by: Actor, action: str, target: str = "", **detail: Any) -> dict[s
     """A row of the table, for the transaction that makes the change."""
     return {
         "at": time.time(),
-        "user": readable(by.user, 100),
+        "user": readable(by.user, longest=100),
         "token": by.token,
-        "address": readable(by.address, 100),
+        "address": readable(by.address, longest=100),
         "action": action,
-        "target": readable(target, 200),
+        "target": readable(target, longest=200),
         "detail": json.dumps(detail),
     }
 
@@ -89,8 +89,8 @@ def _detail(text: str) -> dict[str, Any]:
     try:
         detail = json.loads(text)
     except ValueError:  # damaged
-        return {"unreadable": readable(text, 200)}
-    return detail if isinstance(detail, dict) else {"unreadable": readable(text, 200)}
+        return {"unreadable": readable(text, longest=200)}
+    return detail if isinstance(detail, dict) else {"unreadable": readable(text, longest=200)}
 
 
 class FailedLogins:
