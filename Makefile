@@ -50,8 +50,9 @@ demo: install
 	@echo "Open demo/report.html for the schedules. Now for real, on this machine:"
 	$(BIN)/python -m examples.mix
 
+# Three on two cores: tests wait a sixth of the time, for processes that they have started.
 test: install-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 slow: install-dev
 	$(BIN)/python -m pytest -m slow

@@ -8,6 +8,9 @@
     arrays    the same round trip with an array of 8 MB going in and out
     cluster   all of Symphony: graphs of no-ops submitted to `sy.local()` and `sy.ray()`, with every decision made by
               the core
+    graphs    the same, one graph at a time as a user's script would submit it: wide ones of 30 to 20,000 tasks, chains
+              and fan-ins, with the CPU time of this process; a small job beside the largest graph; and, if they are
+              installed, Ray tasks and Dask with the same wide graph
 
 All with as many processes as this machine has cores, in turns, so that other load hits all of them alike; the best and
 the median of several rounds are kept. Unfair to the pool and to Ray: they do more (Ray runs on many machines, the pool
@@ -19,13 +22,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import statistics
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,7 +44,7 @@ from benchmarks.common import arguments, keep, machine
 from symphony.engines.engine import Finished, Function, Pickled, Work
 from symphony.engines.worker import pickled, unpickled
 
-SECTIONS = ("engine", "pool", "ray", "arrays", "cluster")
+SECTIONS = ("engine", "pool", "ray", "arrays", "cluster", "graphs")
 UNDER_WAY = 32  # kernels for each process, where throughput is measured
 ARRAY = np.arange(1_000_000.0)
 
@@ -271,6 +275,88 @@ def measure_cluster(rounds: int, cluster_of: Callable[..., sy.Cluster]) -> dict[
     return figures
 
 
+def wide(count: int) -> sy.Graph:
+    graph, kernel = sy.graph("wide"), sy.kernel(nothing)
+    for _ in range(count):
+        graph.task(kernel)
+    return graph
+
+
+def chain(count: int) -> sy.Graph:
+    graph, kernel, last = sy.graph("chain"), sy.kernel(nothing), None
+    for _ in range(count):
+        last = graph.task(kernel, last)
+    return graph
+
+
+def fan_in(count: int) -> sy.Graph:
+    graph, kernel = sy.graph("fan-in"), sy.kernel(nothing)
+    graph.task(kernel, [graph.task(kernel) for _ in range(count)])
+    return graph
+
+
+def ray_tasks() -> Callable[[int], Any]:
+    import ray
+
+    task = ray.remote(num_cpus=1)(nothing)
+    return lambda count: ray.get([task.remote() for _ in range(count)])
+
+
+def dask_tasks() -> Callable[[int], Any]:
+    from distributed import Client
+
+    client = Client(n_workers=os.cpu_count(), threads_per_worker=1, dashboard_address=None)
+    return lambda count: client.gather(client.map(nothing, range(count), pure=False))
+
+
+def measure_graphs(rounds: int, largest: int, with_ray: bool) -> dict[str, Any]:
+    """Seconds and CPU seconds of this process for each graph, from `submit` to the result; peers in turns with ours."""
+    sizes = [count for count in (30, 300, 1_000, 3_000, 10_000, 20_000) if count <= largest]
+    made: dict[str, tuple[Callable[[int], sy.Graph], int]] = {f"wide, {n:,}": (wide, n) for n in sizes}
+    made |= {f"chain, {n:,}": (chain, n) for n in (1_000, 5_000) if n <= largest}
+    made |= {f"fan-in, {n:,}": (fan_in, n) for n in (1_000, 5_000) if n <= largest}
+    peers: dict[str, Callable[[int], Any]] = {}
+    if with_ray:
+        peers["Ray tasks, 1,000"] = ray_tasks()
+    with suppress(ModuleNotFoundError):
+        peers["Dask, 1,000"] = dask_tasks()
+    figures: dict[str, Any] = {name: {"tasks": n, "s": [], "cpu_s": []} for name, (_, n) in made.items()}
+    figures |= {name: {"tasks": 1_000, "s": [], "cpu_s": []} for name in peers}
+    beside_s: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        with sy.local(profiles=Path(folder) / "profiles.json") as cluster:
+            start_s = time.perf_counter() - began
+            cluster.submit(wide(60)).result()  # for learning
+            for peer in peers.values():
+                peer(100)
+            for _ in range(rounds):
+                for name, (graph, count) in made.items():
+                    built = graph(count)
+                    with timed(figures[name]):
+                        cluster.submit(built).result()
+                for name, peer in peers.items():
+                    with timed(figures[name]):
+                        peer(1_000)
+                job = cluster.submit(wide(largest))
+                while job.status == "waiting":
+                    time.sleep(0.001)
+                began = time.perf_counter()
+                cluster.submit(wide(1)).result()
+                beside_s.append(time.perf_counter() - began)
+                job.result()
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"start_s": start_s, "graphs": figures, "beside_s": beside_s, "largest": largest, "peak_mb": peak_mb}
+
+
+@contextmanager
+def timed(figures: dict[str, Any]) -> Iterator[None]:
+    began, cpu = time.perf_counter(), time.process_time()
+    yield
+    figures["s"].append(time.perf_counter() - began)
+    figures["cpu_s"].append(time.process_time() - cpu)
+
+
 def main() -> None:
     """Measure, print, keep."""
     options = arguments(__doc__ or "", SECTIONS)
@@ -287,6 +373,7 @@ def main() -> None:
             parts |= {"actors, 16 a call": Actors(slots, 16), "ray engine, 16 a call": OnRay(16)}
         except ModuleNotFoundError:
             console.print("Ray is left out: it is not installed; type: make install-dev")
+    graphs: dict[str, Any] | None = None
     try:
         figures = measure(parts, rounds, count)
         if "arrays" in options.only:
@@ -325,7 +412,19 @@ def main() -> None:
             f"a chain takes {statistics.median(mine['chain_s']) * 1e3:.2f} ms a kernel; "
             f"a turn with decisions takes {mine['turn_s']['p50'] * 1e3:.2f} ms (p99 {mine['turn_s']['p99'] * 1e3:.2f})"
         )
-    keep(options.json, rounds=rounds, count=count, figures=figures, machine_after=machine())
+    if "graphs" in options.only:
+        graphs = measure_graphs(rounds, 1_000 if options.quick else 20_000, "actors" in parts)
+        table = Table("one graph at a time", "kernels/s (best)", "ms a kernel", "CPU of this process, µs a kernel")
+        for name, mine in graphs["graphs"].items():
+            n, seconds = mine["tasks"], statistics.median(mine["s"])
+            rate = f"{n / seconds:,.0f} ({n / min(mine['s']):,.0f})"
+            table.add_row(name, rate, f"{seconds / n * 1e3:.3f}", f"{statistics.median(mine['cpu_s']) / n * 1e6:.0f}")
+        console.print(table)
+        console.print(
+            f"one task beside {graphs['largest']:,}: {statistics.median(graphs['beside_s']):.2f} s; "
+            f"peak memory {graphs['peak_mb']:,.0f} MiB"
+        )
+    keep(options.json, rounds=rounds, count=count, figures=figures, graphs=graphs, machine_after=machine())
 
 
 if __name__ == "__main__":

@@ -86,10 +86,11 @@ def main() -> None:
 
 def budgets(learned: Learned, quick: bool) -> Iterator[tuple[str, dict[str, float], Policy]]:
     """Policies, with what they may spend."""
-    yield SHIPPED, {}, ahead(learned, SHAPES[0], 0.0)
+    shapes = SHAPES[-1:] if quick else SHAPES
+    yield SHIPPED, {}, ahead(learned, shapes[0], 0.0)
     yield "eft-belief", {}, EftBelief()
-    for shape in SHAPES[:1] if quick else SHAPES:
-        for horizon in HORIZONS[shape][:2] if quick else HORIZONS[shape]:
+    for shape in shapes:
+        for horizon in HORIZONS[shape]:
             budget = {"candidates": shape[0], "samples": shape[1], "horizon": horizon}
             yield "look-ahead", budget, ahead(learned, shape, horizon)
 

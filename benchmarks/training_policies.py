@@ -133,6 +133,9 @@ def main() -> None:
     options = options_parser.parse_args()
     if options.quick:
         options.jobs, options.how = options.jobs // 4, options.how[:1]
+        options.batch, options.repeats = 2, 2
+        # One list for all parts: a second one would be compiled for again.
+        options.first_seed, options.policies = COLLECTED, [OURS, *options.how]
     found: dict[str, Any] = {}
     for section in options.only:
         rows = before(options, section) if section == "policies" or options.merge else []

@@ -38,6 +38,7 @@ LEFT_OUT = (
     *(f"float-normalization-{name}" for name in SMALL_NUMBERS),
 )
 MARK = "SYMPHONY_TEST_FLAGS"  # set once the flags were tried
+SHARED = "SYMPHONY_TEST_PROGRAMS"  # the folder of compiled programs
 FLAGS = (
     "xla_cpu_use_fusion_emitters=false",
     "xla_backend_optimization_level=0",
@@ -67,10 +68,17 @@ def compile_quickly() -> None:
 def share_programs() -> None:
     """Keep what takes long to compile in a folder for all processes of this run, which goes with the first of them.
 
-    By JAX's cache alone: Symphony's own finds programs by its source, and tests replace parts of that.
+    Tests use JAX's cache alone: Symphony's own finds programs by its source, and tests replace parts of that.
     """
     os.environ["SYMPHONY_PROGRAM_CACHE"] = "off"
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    if SHARED not in os.environ:
         folder = tempfile.mkdtemp(prefix="symphony-tests-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        os.environ |= {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
+        os.environ |= {SHARED: folder}
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder)
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+
+def environment_of_commands() -> dict[str, str]:
+    """For processes that run Symphony as it is: they find each other's programs without tracing."""
+    return {**os.environ, "SYMPHONY_PROGRAM_CACHE": os.environ[SHARED]}

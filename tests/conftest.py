@@ -18,7 +18,8 @@ share_programs()
 CHUNK = 64  # steps: tests run a hundred or so, and without optimisation the rest of a long chunk takes seconds
 # Of one process, from which on compiled programs are dropped between modules. To drop them takes seconds, and modules
 # share some of them: on a machine with much memory, they stay.
-MAX_BYTES = max(3 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+MAX_BYTES = max(2 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 * 3 // WORKERS)
 
 
 def pytest_collection_finish() -> None:

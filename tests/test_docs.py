@@ -429,10 +429,14 @@ def test_every_file_format_is_in_its_guide_and_the_example_is_a_file(tmp_path: P
 
 
 def test_graphs_of_the_service_guide_can_be_read(folder: Path) -> None:
+    from symphony.engines.containment import read_limits
     from symphony.service import graph_file
 
     for language, text in fences(GUIDES / "service.md"):
-        if language == "toml":
+        if language == "toml" and text.startswith("# limits.toml"):
+            Path("limits.toml").write_text(text, encoding="utf-8")
+            assert read_limits(Path("limits.toml")).of_user("ann").memory == 64e9
+        elif language == "toml":
             Path("graph.toml").write_text(text, encoding="utf-8")
             assert graph_file.load("graph.toml", {}).name in text
 

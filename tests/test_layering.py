@@ -87,7 +87,10 @@ def package(module: str) -> str:
     return nested[0] if nested else inner.split(".")[0]
 
 
-USES = {module: imports(file.read_text(encoding="utf-8"), module) for module, file in MODULES.items()}
+@pytest.fixture(scope="module")
+def uses() -> dict[str, set[str]]:
+    """What each module imports."""
+    return {module: imports(file.read_text(encoding="utf-8"), module) for module, file in MODULES.items()}
 
 
 def test_every_package_has_its_place() -> None:
@@ -101,18 +104,18 @@ def test_the_architecture_page_has_the_same_order() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_from_packages_above_its_own(module: str) -> None:
+def test_a_module_imports_only_from_packages_above_its_own(uses: dict[str, set[str]], module: str) -> None:
     own = package(module)
     if not own:
         return  # `symphony` itself gathers the public names
     allowed = set(ORDER[: ORDER.index(own) + 1])
-    used = {package(name) for name in USES[module] if name.split(".")[0] == "symphony"}
+    used = {package(name) for name in uses[module] if name.split(".")[0] == "symphony"}
     assert used <= allowed, f"{module} imports from {sorted(used - allowed)}"
 
 
-def test_nobody_imports_the_public_names_from_within() -> None:
+def test_nobody_imports_the_public_names_from_within(uses: dict[str, set[str]]) -> None:
     """That would close a circle: `symphony` imports everything."""
-    assert [module for module in MODULES if package(module) and "symphony" in USES[module]] == []
+    assert [module for module in MODULES if package(module) and "symphony" in uses[module]] == []
 
 
 def test_modules_import_one_another_in_one_direction() -> None:
@@ -123,8 +126,8 @@ def test_modules_import_one_another_in_one_direction() -> None:
     TopologicalSorter(loaded).prepare()  # raises CycleError
 
 
-def test_no_module_talks_to_the_outside_world_but_those_that_are_there_for_it() -> None:
-    for module, used in USES.items():
+def test_no_module_talks_to_the_outside_world_but_those_that_are_there_for_it(uses: dict[str, set[str]]) -> None:
+    for module, used in uses.items():
         allowed = [OUTSIDE if names is None else names for part, names in ALLOWED.items() if within(module, part)]
         outside = {name.split(".")[0] for name in used} & OUTSIDE
         assert outside <= set().union(*allowed), module
@@ -141,10 +144,10 @@ def test_ray_is_not_loaded_with_symphony() -> None:
         assert name.startswith("symphony.engines.ray") or not any(x.startswith("symphony.engines.ray") for x in loaded)
 
 
-def test_a_client_needs_none_of_what_a_service_does() -> None:
+def test_a_client_needs_none_of_what_a_service_does(uses: dict[str, set[str]]) -> None:
     """The base install has no web server and no database: commands and clients must load without."""
     needed = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "psycopg"}
-    loaded, waiting = set(), ["symphony", *USES["symphony"], *(name for name in MODULES if package(name) == "cli")]
+    loaded, waiting = set(), ["symphony", *uses["symphony"], *(name for name in MODULES if package(name) == "cli")]
     while waiting:
         name = waiting.pop()
         if name not in loaded and name in MODULES:
@@ -161,23 +164,23 @@ def at_once(file: Path) -> set[str]:
     return imports(ast.unparse(ast.Module(kept, [])), late=False)
 
 
-def test_a_service_never_unpickles_what_a_client_sends() -> None:
+def test_a_service_never_unpickles_what_a_client_sends(uses: dict[str, set[str]]) -> None:
     for module, file in MODULES.items():
         if package(module) == "service" and module != "symphony.service.client":
             assert "unpickled" not in file.read_text(encoding="utf-8"), module
-            assert USES[module].isdisjoint({"pickle", "marshal", "dill"}), module
+            assert uses[module].isdisjoint({"pickle", "marshal", "dill"}), module
 
 
-def test_what_the_checks_above_read() -> None:
+def test_what_the_checks_above_read(uses: dict[str, set[str]]) -> None:
     """They must see imports of all forms, or they would pass for want of looking."""
     source = "import ray.util\nfrom symphony import testing\ndef f():\n    from symphony.cli import compare\n"
     assert imports(source) == {"ray.util", "symphony.testing", "symphony.cli.compare"}
     assert imports("from symphony.problem.errors import InputError") == {"symphony.problem.errors"}
     assert package("symphony.cli.compare") == "cli" and package("symphony") == ""
-    assert sum(len(used) for used in USES.values()) > 200
+    assert sum(len(used) for used in uses.values()) > 200
 
 
-def test_commands_use_counters_through_one_entrance() -> None:
+def test_commands_use_counters_through_one_entrance(uses: dict[str, set[str]]) -> None:
     """`symphony.telemetry` itself; none of them imports a module inside it."""
-    used = {name for module in MODULES if package(module) == "cli" for name in USES[module]}
+    used = {name for module in MODULES if package(module) == "cli" for name in uses[module]}
     assert {name for name in used if package(name) == "telemetry"} == {"symphony.telemetry"}

@@ -38,14 +38,14 @@ every = OneOf(policies, jnp.asarray(0))
 s, key, contention = pick(stack([cheap_scenario()]), 0), jax.random.key(0), sy.Bottleneck()
 
 
-def steps(alone):
-    carry = rollout.begin(s, every, key)
-    carry, log = rollout.step(carry, s, every, contention, record=True, alone=alone)
+def steps(policy, alone):
+    carry = rollout.begin(s, policy, key)
+    carry, log = rollout.step(carry, s, policy, contention, record=True, alone=alone)
     return carry, log, windowed_run.snapshot(s, carry)
 
 
-for alone in (False, True):
-    jax.eval_shape(lambda: steps(alone))
+jax.eval_shape(lambda: steps(every, alone=False))
+jax.eval_shape(lambda: steps(policies[0], alone=True))  # policies do not know whether they are alone
 for number in (None, jnp.asarray(1)):
     found = eqx.filter_eval_shape(_state_at_decision, policies[0], s, key, contention, number)
     eqx.filter_eval_shape(_evaluate_decision, policies[0], *found)

@@ -27,6 +27,7 @@ from symphony.problem.errors import (
     JobCancelledError,
     JobError,
     KernelError,
+    KernelLimitError,
     KernelTimeoutError,
     LimitError,
     PolicyError,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
     from symphony.runtime.cluster import Cluster, local, ray
     from symphony.runtime.graph import graph
+    from symphony.runtime.job_handle import as_completed
     from symphony.runtime.kernels import kernel
     from symphony.runtime.kernels import training as training
     from symphony.scheduling.policy import (
@@ -99,6 +101,7 @@ _MODULES = {
     "problem.workload": "Edge Gang Job Kernel Profile Task TaskGraph Workload",
     "runtime.cluster": "Cluster local ray",
     "runtime.graph": "graph",
+    "runtime.job_handle": "as_completed",
     "runtime.kernels": "kernel training",
     "scheduling.policy": "Action Observation Policy best_device best_feasible pick_gang place preempt reconfigure wait",
     "service.client": "RemoteCluster RemoteJob connect",
@@ -174,6 +177,7 @@ __all__ = [
     "JobRecord",
     "Kernel",
     "KernelError",
+    "KernelLimitError",
     "KernelTimeoutError",
     "LimitError",
     "LocalEngine",
@@ -206,6 +210,7 @@ __all__ = [
     "WorkerDiedError",
     "Workload",
     "WorkloadError",
+    "as_completed",
     "baselines",
     "best_device",
     "best_feasible",

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from symphony.cli import main
+from tests.compiling import environment_of_commands
 
 WIDE = {"COLUMNS": "160"}  # so that nothing is folded
 
@@ -20,7 +21,9 @@ WIDE = {"COLUMNS": "160"}  # so that nothing is folded
 def symphony(*arguments: str, folder: Path, quickly: bool = True) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder of its own; `quickly`: compiled as in tests, not as users have it."""
     command = [sys.executable, "-c", "from symphony.cli import main; main()", *arguments]
-    environment = {name: value for name, value in os.environ.items() if quickly or name != "XLA_FLAGS"} | WIDE
+    environment = {**environment_of_commands(), **WIDE}
+    if not quickly:
+        environment.pop("XLA_FLAGS", None)
     return subprocess.run(
         command, capture_output=True, text=True, cwd=folder, env=environment, check=False, timeout=300
     )

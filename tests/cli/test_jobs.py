@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from symphony.cli.jobs import table
+from symphony.cli.jobs import _text, table
 from symphony.service.wire import JobView, TrainingView
 from tests.cli.command import symphony_here
 from tests.service.places import Place, place
@@ -151,3 +151,15 @@ def test_a_file_that_cannot_be_written_is_an_error_and_no_traceback(command: str
     failed = symphony_here(*command.format(number).split(), file, folder=folder)
     error, hint = failed.stderr.splitlines()
     assert failed.returncode == 2 and error.startswith(f"error: {file}: ") and hint.startswith("hint: name a file")
+
+
+def test_results_of_several_lines_are_printed_as_lines() -> None:
+    assert _text({"files": "a\nb\n", "count": 2}) == "files:\n  a\n  b\ncount:\n  2"
+    assert _text(("a\nb\n", "c\n")) == "1:\n  a\n  b\n2:\n  c"
+    assert _text({"x": 1}) == "{'x': 1}" and _text("a\nb\n") == "a\nb" and _text((1, 2)) == "(1, 2)"
+
+
+def test_a_submitted_job_says_how_to_follow_it(folder: Path) -> None:
+    done = symphony_here("submit", "graph.py", folder=folder)
+    number = done.stdout.strip()
+    assert number.isdecimal() and f"follow it with: symphony logs {number} -f" in done.stderr

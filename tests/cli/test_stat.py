@@ -139,7 +139,7 @@ def test_the_table(perf: Callable[[], list[str]]) -> None:
     assert re.search(r"^ +180 +page-faults$", said, re.MULTILINE)
     assert re.search(r"^ +6,000\.00 +msec +task-clock$", said, re.MULTILINE)
     assert re.search(r"^ +\d\d\.\d+ ± \d\.\d+ +% +front$", said, re.MULTILINE)
-    assert re.search(r"^ +6\.000000 +seconds elapsed$", said, re.MULTILINE)
+    assert re.search(r"^ +\d+\.\d{6} +seconds elapsed$", said, re.MULTILINE)  # of the command, not of made-up windows
     assert "\x1b" not in said
 
 
@@ -184,6 +184,26 @@ def test_a_perf_that_may_not_count_hands_over_to_the_kernel(
     found = lines(result.stderr)
     assert [one["text"][:25] for one in found if one["kind"] == "note"][:1] == ["counting is not permitted"]
     assert any(one.get("place") == "machine" and one["value"] is not None for one in found)
+
+
+def test_a_perf_that_prints_nothing_is_told_of(
+    perf: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "bin" / "perf"
+    file.write_text(re.sub(r"(?m)^for window in .*(\n .*)*", "", file.read_text()))
+    found = lines(run("-j", "--", "true").stderr)
+    assert {one["missing"] for one in found if one["kind"] == "event" and not one["place"]} == {"not counted"}
+    assert any(one["kind"] == "warning" and "without printing any count" in one["text"] for one in found)
+
+
+def test_counts_of_the_machine_cover_the_commands_time_and_are_marked() -> None:
+    result = run("-j", "-e", "psi.cpu.some_us,stat.idle_us", "--", "true")
+    found = counts(result.stderr)
+    table = run("-e", "psi.cpu.some_us", "--", "true").stderr
+    elapsed = re.search(r"([\d.]+) +seconds elapsed", table)
+    assert {one["place"] for one in found} == {"machine"}
+    assert elapsed and re.search(r"^ machine .* psi\.cpu\.some_us$", table, re.MULTILINE)
+    assert re.search(r"machine +the whole machine", table)
 
 
 @pytest.mark.parametrize("interval", [[], ["-I", "100"]])

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from symphony.cli import terminal
+from symphony.cli.remote import plain_table
 from tests.cli.command import symphony, symphony_here
 
 
@@ -85,3 +86,13 @@ def test_quiet_progress_prints_nothing(monkeypatch, capsys) -> None:
     with terminal.progress_bar(Console(file=io.StringIO()), quiet=True, width=20) as update:
         update("round 7", 0.25)
     assert capsys.readouterr() == ("", "")
+
+
+def test_names_in_tables_are_whole_where_the_terminal_is_narrow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    table = plain_table("task", "kernel")
+    table.add_row("a-task-with-a-rather-long-name-0", "a-kernel-with-a-rather-long-name")
+    terminal.print_table(table)
+    assert "a-task-with-a-rather-long-name-0  a-kernel-with-a-rather-long-name" in capsys.readouterr().out

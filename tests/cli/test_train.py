@@ -6,17 +6,16 @@ import json
 from importlib import import_module
 from pathlib import Path
 
-import jax
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from symphony.cli import train as command
 from symphony.learning.train import TrainingRound
-from symphony.policies import Learned, Network, Sizes, load
+from symphony.policies import load
 from symphony.problem.errors import InputError
+from tests.policies.small_networks import small_policy
 
-POLICY = Learned(Network(jax.random.key(0), Sizes(width=8, memory=8)))
 HISTORY = [TrainingRound(0, 1.0, 100, 100.0, 2.0, 1.0, 1.1), TrainingRound(1, 2.0, 200, 100.0, 2.0, 0.9, 0.93)]
 app = typer.Typer()
 app.command()(command.train)
@@ -33,7 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
         options["phase"]("compiling")
         for told in HISTORY:
             options["tell"](told)
-        return options["start"] or POLICY, HISTORY
+        return options["start"] or small_policy(), HISTORY
 
     monkeypatch.setattr(import_module("symphony.learning.train"), "train", run)
     monkeypatch.setattr("symphony.learning.train.keep_programs", lambda: None)  # for the whole process
@@ -48,7 +47,7 @@ def test_it_tells_how_good_it_is_and_writes_weights_card_curve_and_history(asked
     assert "10.0% more" in result.output and "7.0% less" in result.output
     assert asked["workload"] == ["layered", "eeg"] and [x.name for x in asked["topology"]] == ["machine"]
     policy, card = load(out / "best.policy")
-    assert policy.network.sizes == POLICY.network.sizes
+    assert policy.network.sizes == small_policy().network.sizes
     assert card["against"] == 0.93 and card["decisions"] == 200 and card["workloads"] == ["layered", "eeg"]
     assert "nothing was learned" not in result.output and card["unchanged"] is False
     assert (out / "curve.png").stat().st_size > 1000
@@ -84,7 +83,7 @@ def test_a_policy_is_named_as_everywhere_and_weights_that_stay_are_reported(aske
 def test_too_little_time_gives_a_sentence(asked: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, ["--minutes", "0", "-o", str(tmp_path / "x")])
     assert isinstance(result.exception, InputError) and "no time" in str(result.exception) and not asked
-    monkeypatch.setattr(import_module("symphony.learning.train"), "train", lambda **_: (POLICY, []))
+    monkeypatch.setattr(import_module("symphony.learning.train"), "train", lambda **_: (small_policy(), []))
     result = CliRunner().invoke(app, ["--minutes", "0.1", "-o", str(tmp_path / "x")])
     assert isinstance(result.exception, InputError)
     assert "the 0.1 minutes were over before the first round" in str(result.exception)

@@ -13,7 +13,7 @@ from symphony.engines import messages as m
 
 SHORT = m.done(7, 1.5, 0.25, True, (b"pickle", None, (), 6), 0.125)
 LONG = m.done(8, 1.5, 0.25, False, (None, "w3-0", ((0, 100_000), (100_032, 64)), 100_064), math.nan)
-BROKE = m.failed(9, 1.5, 0.25, "call", "LookupError", "of course", "Traceback", b"exception")
+BROKE = m.failed(9, 1.5, 0.25, "call", "LookupError", "LookupError Exception", "of course", "Traceback", b"exception")
 ALL = [m.ready(""), SHORT, LONG, BROKE, m.dropped(10)]
 
 
@@ -27,8 +27,10 @@ def test_messages_come_out_as_they_went_in() -> None:
     [long] = read(LONG)
     assert isinstance(long, m.Done) and math.isnan(long.busy_s)
     assert long.value == (None, "w3-0", ((0, 100_000), (100_032, 64)), 100_064)
-    assert read(BROKE) == [m.Broke(9, 1.5, 0.25, "call", "LookupError", "of course", "Traceback", b"exception")]
-    assert read(m.failed(9, 1.5, 0.25, "result", "T", "", "", None))[0][-1] is None
+    assert read(BROKE) == [
+        m.Broke(9, 1.5, 0.25, "call", "LookupError", "LookupError Exception", "of course", "Traceback", b"exception")
+    ]
+    assert read(m.failed(9, 1.5, 0.25, "result", "T", "", "", "", None))[0][-1] is None
     assert read(m.dropped(10)) == [m.Dropped(10)]
 
 
@@ -81,12 +83,12 @@ def test_times_that_are_no_numbers_are_refused(times) -> None:
     with pytest.raises(m.Malformed):
         read(m.done(1, *times, False, (b"x", None, (), 1), 0.0))
     with pytest.raises(m.Malformed):
-        read(m.failed(1, *times, "call", "T", "", "", None))
+        read(m.failed(1, *times, "call", "T", "", "", "", None))
 
 
 def test_texts_and_values_are_bounded_where_they_are_written() -> None:
     long = "\udcff€" * 1_000_000
-    frame = m.failed(1, 0.0, 0.0, "call", long, long, long, b"x" * m.MAX_TEXT)
+    frame = m.failed(1, 0.0, 0.0, "call", long, long, long, long, b"x" * m.MAX_TEXT)
     assert len(frame) < m.MAX_PAYLOAD
     [read_back] = read(frame)
     assert isinstance(read_back, m.Broke)

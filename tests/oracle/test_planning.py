@@ -15,13 +15,21 @@ from symphony.oracle.rebuild import rebuild
 from symphony.problem.errors import InputError
 from tests.oracle.small import by_trying_everything, scenario
 from tests.oracle.test_schedule_samples import TINY
+from tests.policies.small_networks import small_policy
 
 SEED = 13  # of a graph for which neither greedy decisions nor HEFT are the best
 
 
 def made(seed: int = 0) -> Planned:
     return plan(
-        scenario(0), policy=TINY, heuristics=("heft",), samples=12, seconds=600.0, rounds=30, batch=8, seed=seed
+        scenario(0),
+        policy=small_policy(**TINY),
+        heuristics=("heft",),
+        samples=12,
+        seconds=600.0,
+        rounds=30,
+        batch=8,
+        seed=seed,
     )
 
 
@@ -46,7 +54,7 @@ def test_the_search_begins_with_what_was_rebuilt(monkeypatch: pytest.MonkeyPatch
 
     def value_s() -> float:
         short: Any = {"heuristics": ("heft",), "samples": 0, "rounds": 1, "batch": 8, "seconds": 600.0}
-        return plan(scenario(SEED), policy=TINY, **short).value_s
+        return plan(scenario(SEED), policy=small_policy(**TINY), **short).value_s
 
     best_s = by_trying_everything(instance(scenario(SEED)))[0]
     monkeypatch.setattr(planning, "rebuild", lambda i, objective, starts, **_: (list(starts), 0, 0.0))
@@ -117,8 +125,8 @@ def test_mistakes_are_found_before_the_work() -> None:
     with pytest.raises(InputError, match="is not a learned policy"):
         plan(drawn, policy="heft")
     with pytest.raises(InputError, match="objective"):
-        plan(drawn, policy=TINY, objective="p99")  # type: ignore[arg-type]
+        plan(drawn, policy=small_policy(**TINY), objective="p99")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="time"):
-        plan(drawn, policy=TINY, seconds=0.0)
+        plan(drawn, policy=small_policy(**TINY), seconds=0.0)
     with pytest.raises(InputError, match="samples"):
-        plan(drawn, policy=TINY, samples=-1)
+        plan(drawn, policy=small_policy(**TINY), samples=-1)

@@ -10,10 +10,10 @@ import pytest
 
 from symphony.oracle.instance import instance
 from symphony.oracle.schedule_samples import Sampler, expected_best
-from symphony.policies import Learned, Network, Sizes
 from tests.baselines.cheap import cheap_scenario
+from tests.policies.small_networks import small_policy
 
-TINY = Learned(Network(jax.random.key(0), Sizes(gangs=4, devices=3, preempts=1, configures=1, width=8, memory=8)))
+TINY = {"gangs": 4, "devices": 3, "preempts": 1, "configures": 1}
 
 
 def test_the_best_of_some_values_is_the_mean_over_all_ways_to_draw_them() -> None:
@@ -26,7 +26,7 @@ def test_the_best_of_some_values_is_the_mean_over_all_ways_to_draw_them() -> Non
 def test_drawn_runs_become_plans_that_can_be_followed_though_slots_are_used_twice() -> None:
     """Eight jobs in four slots, gangs of two, preemption and failures: of several stays the last counts."""
     i = instance(cheap_scenario())
-    samples = Sampler(i, TINY, "mean_completion", batch=4)(jax.random.key(1))
+    samples = Sampler(i, small_policy(**TINY), "mean_completion", batch=4)(jax.random.key(1))
     assert len({sample.value_s for sample in samples}) > 1  # each has a luck of its own
     for sample in samples:
         assert 0 < sample.value_s < np.inf

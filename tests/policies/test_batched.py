@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.policies import Batched, Learned, Network, Sizes, named
+from symphony.policies import Batched, named
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.one_of import OneOf
 from symphony.simulator.next_event import EVENT_THOUGHT
 from symphony.simulator.run import record, run_traces
 from symphony.simulator.scenarios import CALM, Scenario, stack
+from tests.policies.small_networks import small_policy
 from tests.scheduling.by_hand import cluster, dot, work
 
-LEARNED = Learned(Network(jax.random.key(0), Sizes(gangs=6, devices=3, width=8, memory=8)))
+SIZES = {"gangs": 6, "devices": 3}
 BATCHES = (1, 4)
 SLOW = 0.25  # seconds of thought
 
@@ -28,7 +28,8 @@ def runs():
     jobs = work(*[dot("any") for _ in range(8)])
     calm = replace(CALM, latency_s=SLOW)
     scenario = Scenario(cluster(), jobs, 0, (), (), (1.0,), calm, job_slots=8)
-    policies = (LEARNED, *(Batched(LEARNED, most) for most in BATCHES))
+    learned = small_policy(**SIZES)
+    policies = (learned, *(Batched(learned, most) for most in BATCHES))
     made = []
     for number, policy in enumerate(policies):
         (trace,), _ = run_traces(stack([scenario]), [scenario], OneOf(policies, jnp.asarray(number)))
@@ -80,6 +81,6 @@ def test_a_wrong_name_is_said(wrong: str) -> None:
 
 def test_what_cannot_be_batched_is_said() -> None:
     with pytest.raises(PolicyError, match="1 or more"):
-        Batched(LEARNED, 0)
+        Batched(small_policy(**SIZES), 0)
     with pytest.raises(PolicyError, match="best action"):
-        Batched(replace(LEARNED, draws=True))
+        Batched(replace(small_policy(**SIZES), draws=True))

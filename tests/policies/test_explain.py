@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import equinox as eqx
@@ -19,11 +21,21 @@ from symphony.cli import explain_decision
 from symphony.policies import Learned, Network, Sizes, explain, load, named, save
 from symphony.policies.explain import Candidate, DecisionExplanation, PlacementEstimate
 from symphony.problem.errors import InputError
+from symphony.problem.program_cache import CACHE_VARIABLE
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import stack
 from tests.baselines.cheap import cheap_scenario
+from tests.compiling import environment_of_commands
 
 SIZES = Sizes(gangs=4, devices=3, preempts=2, configures=2, width=8, memory=8)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kept_programs() -> Iterator[None]:
+    """Explanations after the first find its programs, as they do outside tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, environment_of_commands()[CACHE_VARIABLE])
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +93,21 @@ def test_estimates_add_up_and_lie_within_their_bands(told) -> None:
 
 def test_candidates_come_by_score_and_their_chances_sum_to_one(told) -> None:
     for explanation in told[1]:
-        scores = [x.estimate.heuristic + x.estimate.network for x in explanation.candidates if x.estimate]
-        assert scores == sorted(scores, reverse=True)
+        scores = [x.score for x in explanation.candidates]  # waiting has one as well
+        assert scores == sorted(scores, reverse=True) and explanation.chosen.score == max(scores)
+        for x in explanation.candidates:
+            assert x.estimate is None or x.score == pytest.approx(x.estimate.heuristic + x.estimate.network)
         assert sum(x.chance for x in explanation.candidates) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_marked_action_has_the_highest_number_in_its_row(told) -> None:
+    """Not a chance: in training, actions are drawn in steps, and waiting may be likelier than any one placement."""
+    for explanation in told[1]:
+        console = Console(width=160, record=True, file=io.StringIO())
+        explain_decision.show(console, explanation)
+        rows = [line for line in console.export_text().splitlines() if re.search(r" [+-]\d+\.\d\d$", line)]
+        numbers = [float(line.split()[-1]) for line in rows if "without" not in line]
+        assert rows[0].startswith("▶") and numbers[0] == max(numbers[: len(explanation.candidates)])
 
 
 def test_it_says_whether_it_may_wait_for_how_long_and_why(told) -> None:
@@ -152,9 +176,9 @@ def test_the_command_shows_candidates_beliefs_and_the_heuristic(written: Path, m
 
 def test_names_are_whole_in_a_narrow_terminal() -> None:
     estimate = PlacementEstimate(0.147, 0.147, 0.147, 0.00161, 0.0, 0.0, 0.146, 1.0, -0.24, 9.2)
-    placed = Candidate("place", "job-3", "call-variants-0", "power8-k80-4/k80-0", 0.07, estimate)
+    placed = Candidate("place", "job-3", "call-variants-0", "power8-k80-4/k80-0", 8.96, 0.07, estimate)
     out = io.StringIO()
     console = Console(file=out, width=80)
     explain_decision.show(console, DecisionExplanation(0, 0.5, (placed,), None, {}, {}))
     shown = out.getvalue()
-    assert "call-variants-0 of job-3" in shown and "power8-k80-4/k80-0" in shown and "7%" in shown
+    assert "call-variants-0 of job-3" in shown and "power8-k80-4/k80-0" in shown and "+8.96" in shown

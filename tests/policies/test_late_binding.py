@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.policies import LateBinding, Learned, Network, Sizes, named
+from symphony.policies import LateBinding, named
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
@@ -18,11 +17,11 @@ from symphony.scheduling.policy import PLACE, WAIT, place
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, Scenario
+from tests.policies.small_networks import small_policy
 from tests.runtime.machines import machine
 from tests.scheduling.by_hand import FPGA, GPU, decision, dot, shared_books, whole_decision, work
 
-LEARNED = Learned(Network(jax.random.key(0), Sizes(gangs=8, devices=2, width=8, memory=8)))
-POLICIES = (LEARNED, LateBinding(LEARNED))
+SIZES = {"gangs": 8, "devices": 2}
 HERE: Topology = machine(slots=2)
 BYTES = HERE.resources[1].capacity
 
@@ -54,9 +53,10 @@ def runs() -> dict[tuple[str, int], RunRecord]:
         "two jobs": Workload("two jobs", KERNELS, tuple(jobs), (Job(0, 0.0), Job(1, 0.05))),
     }
     calm = replace(CALM, latency_s=0.0)
+    policies = (small_policy(**SIZES), LateBinding(small_policy(**SIZES)))
     return {
         (name, late): simulate(
-            [Scenario(HERE, work, 0, (), (), (1.0,), calm, job_slots=2)], OneOf(POLICIES, jnp.asarray(late))
+            [Scenario(HERE, work, 0, (), (), (1.0,), calm, job_slots=2)], OneOf(policies, jnp.asarray(late))
         )[0]
         for name, work in works.items()
         for late in (0, 1)
@@ -98,7 +98,7 @@ def test_it_keeps_a_gang_back_for_no_longer_than_that_may_gain() -> None:
     books.fail(FPGA)
     assert books.decide(place(0, GPU))
     books.start(0)
-    late = POLICIES[1]
+    late = LateBinding(small_policy(**SIZES))
     action = whole_decision(late, books.observe(policy=late))
     assert int(action.kind) == WAIT and float(action.seconds) == pytest.approx(2.0)
     books.core = replace(books.core, lane_estimate=books.core.lane_estimate + 100)  # now it is said to take far longer

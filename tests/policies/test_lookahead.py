@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import equinox as eqx
 import jax
@@ -28,13 +29,18 @@ from symphony.simulator.scenarios import ScenarioArrays, scenario_arrays
 from symphony.simulator.world import World
 from tests.baselines.cheap import cheap_scenario
 from tests.oracle.test_schedule_samples import TINY
+from tests.policies.small_networks import small_policy
 from tests.policies.test_learned import see
 from tests.scheduling.by_hand import dot, shared_books, work
 
 observe, distinct = eqx.filter_jit(rollout.observe), eqx.filter_jit(lookahead.distinct)  # not operation by operation
-AHEAD_OF_TINY = LookAhead(TINY, rolls=Fifo(), candidates=2, samples=2, horizon=4.0, most=64)
 FIRST = Fifo()  # makes the first few decisions
 NEVER_MIND = jnp.inf  # no gain is enough
+
+
+@cache
+def ahead_of_tiny() -> LookAhead:
+    return LookAhead(small_policy(**TINY), rolls=Fifo(), candidates=2, samples=2, horizon=4.0, most=64)
 
 
 @eqx.filter_jit
@@ -58,7 +64,7 @@ def choosing(s: ScenarioArrays) -> World:
     """The first state in which something runs and it matters which of two actions is taken."""
     for steps in range(5, 200):
         world = begun(s, jnp.asarray(steps))
-        _, costs = looked(AHEAD_OF_TINY, jax.random.key(3), observe(world, s, False))
+        _, costs = looked(ahead_of_tiny(), jax.random.key(3), observe(world, s, False))
         matters = jnp.isfinite(costs).all() & (costs[:, 0] != costs[:, 1]).all()
         if bool(matters & (world.core.lane_holds >= 0).any()):
             return world
@@ -71,12 +77,12 @@ def test_it_keeps_the_rules_and_without_a_reason_does_what_the_policy_does() -> 
     scenario = cheap_scenario()
 
     def run(ahead: LookAhead, index: int) -> RunRecord:
-        return simulate([scenario], OneOf((ahead, TINY), jnp.asarray(index, jnp.int32)))[0]
+        return simulate([scenario], OneOf((ahead, small_policy(**TINY)), jnp.asarray(index, jnp.int32)))[0]
 
-    first, again = run(AHEAD_OF_TINY, 0), run(AHEAD_OF_TINY, 0)
+    first, again = run(ahead_of_tiny(), 0), run(ahead_of_tiny(), 0)
     assert first.refused == 0 and len(first.jobs) == len(scenario.workload.jobs)
     assert first.jobs == again.jobs
-    wary = eqx.tree_at(lambda p: p.caution, AHEAD_OF_TINY, jnp.asarray(NEVER_MIND))
+    wary = eqx.tree_at(lambda p: p.caution, ahead_of_tiny(), jnp.asarray(NEVER_MIND))
     kept, plain = run(wary, 0), run(wary, 1)
     assert kept.jobs == plain.jobs and kept.gangs == plain.gangs
     assert first.gangs != plain.gangs  # with reasons, it does not
@@ -103,12 +109,12 @@ def test_what_is_hidden_changes_neither_its_decision_nor_what_it_expects() -> No
         workload=replace(w, arrival_whole=w.arrival_whole + 9, graph=0 * w.graph, jobs=w.jobs + 1),
     )
     key = jax.random.key(3)
-    action, costs = looked(AHEAD_OF_TINY, key, observe(world, s, False))
-    action_2, costs_2 = looked(AHEAD_OF_TINY, key, observe(other, elsewhere, False))
+    action, costs = looked(ahead_of_tiny(), key, observe(world, s, False))
+    action_2, costs_2 = looked(ahead_of_tiny(), key, observe(other, elsewhere, False))
     assert jax.tree.map(lambda x: x.tolist(), action) == jax.tree.map(lambda x: x.tolist(), action_2)
     assert (np.asarray(costs) == np.asarray(costs_2)).all() and (np.asarray(costs) > 0).all()
     believed = observe(world, s, False)
-    _, told = looked(AHEAD_OF_TINY, key, replace(believed, background=believed.background + 2.0))
+    _, told = looked(ahead_of_tiny(), key, replace(believed, background=believed.background + 2.0))
     assert (np.asarray(told) != np.asarray(costs)).any()  # what is believed is used
 
 
@@ -122,7 +128,7 @@ def test_another_action_must_be_better_by_more_than_the_worlds_disagree() -> Non
 
 def test_of_devices_that_are_alike_one_is_tried() -> None:
     books = shared_books(work(dot("any"), dot("any", units=3.0)))
-    shown = books.observe(policy=TINY)
+    shown = books.observe(policy=small_policy(**TINY))
     seen = see(shown, 4, 3, 1, 1)
     alike = replace(seen, pairs=seen.pairs.at[0, 1].set(seen.pairs[0, 0]))
     count = seen.device.size + seen.other_actions.device.size + 1
@@ -137,4 +143,4 @@ def test_it_needs_a_policy_that_ranks_its_actions_and_something_to_try() -> None
     with pytest.raises(PolicyError, match="does not score actions"):
         LookAhead(Fifo())  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match="samples"):
-        LookAhead(TINY, samples=0)
+        LookAhead(small_policy(**TINY), samples=0)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,28 @@ def test_a_second_process_gets_the_same_results_without_compiling(folder: Path) 
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1] and "eft-belief" in outputs[0]
     assert len(entries(folder)) == 2
+
+
+def many_functions(constants: None, x: jax.Array) -> jax.Array:
+    for k in range(30):
+        x = jnp.sort(jnp.sin(x) * k)[::-1] + jnp.cumsum(x[3:])[:1]
+    return x @ x
+
+
+def test_a_program_that_jax_has_kept_is_compiled_anew_before_it_is_kept(folder: Path) -> None:
+    """As after an upgrade: the sources are others, and the program is the same."""
+    many_functions.__module__ = "symphony.problem.program_cache"
+    keep_programs()
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    arguments = (jnp.ones(500),)
+    try:
+        expected = program_cache._compile(partial(many_functions, None), arguments, None)(*arguments)
+        assert list(folder.glob("jit_many_functions*-cache"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(program_cache, "many_functions", many_functions, raising=False)
+            compiled(many_functions, None, arguments)
+            assert len(entries(folder)) == 1
+            assert compiled(many_functions, None, arguments)(*arguments) == expected  # from the file
+    finally:
+        many_functions.__module__ = __name__
+    assert jax.config.jax_enable_compilation_cache

@@ -4,7 +4,7 @@ import pytest
 
 from symphony.lowering.family import workload
 from symphony.problem.errors import InfeasibleError
-from symphony.problem.runnable import check_feasible
+from symphony.problem.runnable import check_feasible, check_graphs
 from symphony.problem.topologies import topology
 from symphony.problem.workload import Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 from tests.lowering.small import cluster
@@ -49,3 +49,11 @@ def test_indel_realignment_needs_a_cpu(where: str, name: str) -> None:
     with pytest.raises(InfeasibleError, match=r"realign.*IndelRealignment.*v100") as caught:
         workload(name, topology(where), 0)
     assert "cpu" in caught.value.hint
+
+
+def test_a_misspelt_device_kind_is_guessed() -> None:
+    kernel = Kernel("k", {"cpuu": Profile(1.0)})
+    graph = TaskGraph("g", (Task("t", "k"),))
+    with pytest.raises(InfeasibleError, match="too few") as raised:
+        check_graphs(cluster({"cpu": 1, "gpu": 1}), [kernel], [graph])
+    assert raised.value.hint.startswith("did you mean 'cpu'? ")

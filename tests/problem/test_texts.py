@@ -18,16 +18,16 @@ def test_surrogates_and_control_characters_are_escaped() -> None:
 
 
 def test_what_is_too_long_says_how_much_is_missing() -> None:
-    found = readable("x" * 1_000, 100)
+    found = readable("x" * 1_000, longest=100)
     assert len(found) <= 100 and found.startswith("xxx") and found.endswith("more characters)")
     kept = found.partition("…")[0]
     assert f"({1_000 - len(kept)} more" in found
-    assert readable("x" * 100, 100) == "x" * 100
+    assert readable("x" * 100, longest=100) == "x" * 100
 
 
 @given(st.text(st.characters(), max_size=200), st.integers(40, 300))
 def test_whatever_comes_can_be_sent_and_is_not_changed_again(text: str, longest: int) -> None:
-    found = readable(text, longest)
+    found = readable(text, longest=longest)
     found.encode()
-    assert len(found) <= longest and readable(found, longest) == found
+    assert len(found) <= longest and readable(found, longest=longest) == found
     assert all(one.isprintable() or one in "\n\t" or ord(one) > 0x9F for one in found)

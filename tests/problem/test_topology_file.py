@@ -191,7 +191,7 @@ def test_line_ends_of_other_systems(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "where", "message", "hint"),
     [
-        ("slots = 16", "slots = 0", "5: device.xeon.slots", "0 should be greater", "write slots = 16"),
+        ("slots = 16", "slots = 0", "5: device.xeon.slots", "0 should be 1 or more", "write slots = 16"),
         ("slots = 16", 'slots = "many"', "5: device.xeon.slots", "should be a whole number", "slots = 16"),
         ("slots = 16", "slotz = 16", "5: device.xeon.slotz", "unknown key 'slotz'", "'slots' instead?"),
         ("slots = 16", "qwertz = 16", "5: device.xeon.qwertz", "unknown key", "one of: type, slots"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 
 
-def machine(slots: int = 2, others: int = 0) -> Topology:
+def machine(slots: int = 2, others: int = 0, memory: float = math.inf) -> Topology:
     """A CPU of some slots and, beside it, devices of another type that are CPUs, too: nobody needs a GPU to test."""
-    kinds = (DeviceKind("small", "cpu", slots=slots), DeviceKind("big", "accelerator"))
+    kinds = (DeviceKind("small", "cpu", slots=slots, memory=memory), DeviceKind("big", "accelerator"))
     rows = (Resource("cpu/compute", "compute", slots, "here"), Resource("memory", "memory", 1e10, "here"))
     devices = [Device("here/cpu", "small", "here", "rack", "s0", "sw0", (Hop("cpu/compute"), Hop("memory", (1, 2, 3))))]
     for number in range(others):

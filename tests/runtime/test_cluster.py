@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import symphony as sy
+from symphony.runtime.profiles import kernel_name
 from tests.runtime.machines import machine
 from tests.waiting import SECONDS, wait_until
 
@@ -255,7 +256,7 @@ def test_every_implementation_is_tried_before_one_is_preferred(cluster: sy.Clust
         assert cluster.submit(one(where)).result(SECONDS) == "big"
     key = where.key
     assert cluster.profiles[key, "small"].seconds(0) > cluster.profiles[key, "big"].seconds(0)
-    assert any(row.kernel == key and row.runs for row in cluster.profiles.rows)
+    assert any(row.kernel == kernel_name(key) and row.runs for row in cluster.profiles.rows)
     assert "where on big" in str(cluster.profiles)
 
 
@@ -585,12 +586,12 @@ def test_a_trace_shows_what_ran_where(cluster: sy.Cluster, tmp_path: Path) -> No
     job.result(SECONDS)
     job.trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    spans = {event["name"]: event for event in events if event["ph"] == "X"}
+    spans = {event["name"]: event for event in events if event["ph"] == "X" and event["cat"] != "waiting"}
     assert sorted(spans) == ["make-0", "make-1", "make-2", "total-0"]
     ends = [spans[f"make-{k}"]["ts"] + spans[f"make-{k}"]["dur"] for k in range(3)]
     assert spans["total-0"]["ts"] >= max(ends)
     named = {event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert named <= {"here/cpu", "here/big-0"} and named
+    assert named <= {"here/cpu", "here/big-0", "waiting"} and named - {"waiting"}
 
 
 def test_decisions_are_counted_and_timed(cluster: sy.Cluster) -> None:
@@ -627,3 +628,45 @@ def test_a_machine_is_described_by_a_file_as_everywhere_else() -> None:
         assert [device.name for device in cluster.topology.devices] == ["here/cpu-0", "here/cpu-1"]
     with pytest.raises(sy.InputError, match="unknown topology 'nonsense'"):
         sy.local("nonsense")
+
+
+def test_cores_and_memory_are_held_refused_and_enforced(tmp_path: Path) -> None:
+    topology = machine()
+    topology = replace(topology, kinds=(replace(topology.kinds[0], memory=1e9), *topology.kinds[1:]))
+
+    def alone(folder, name):
+        """How many others run at the same time, and the number of threads."""
+        import os
+        import pathlib
+        import time
+
+        here = pathlib.Path(folder, name)
+        here.touch()
+        time.sleep(0.1)
+        others = len(os.listdir(folder)) - 1
+        here.unlink()
+        return others, os.environ["OMP_NUM_THREADS"]
+
+    def hold():
+        import time
+
+        held = [b"x" * 1_000_000 for _ in range(200)]
+        time.sleep(3600)
+        return len(held)
+
+    threads = sy.kernel(cores=2, name="threads")(alone)
+    large = sy.kernel(memory="600 MB", name="large")(alone)
+    with sy.local(topology, profiles=tmp_path / "profiles.json") as cluster:
+        for kernel, cores in ((threads, "2"), (large, "1")):
+            folder = tmp_path / kernel.name
+            folder.mkdir()
+            graph = sy.graph("side by side")
+            for number in range(4):
+                graph.task(kernel, str(folder), str(number))
+            assert cluster.submit(graph).result() == ((0, cores),) * 4  # two slots, but never two at once
+        with pytest.raises(sy.KernelLimitError, match="100 MB the kernel asked for"):
+            cluster.submit(one(sy.kernel(memory="100 MB")(hold))).result()
+        with pytest.raises(sy.InfeasibleError, match="3 cores, and the largest device of 'test machine' has 2"):
+            cluster.submit(one(sy.kernel(cores=3)(hold)))
+        with pytest.raises(sy.InfeasibleError, match="needs 2 GB of memory"):
+            cluster.submit(one(sy.kernel(memory="2 GB")(hold)))

@@ -62,7 +62,7 @@ def nothing_left(cluster: sy.Cluster) -> None:
     """Every lane, job slot, row and value is free again."""
     loop = cluster._loop
     wait_until(lambda: not (loop.busy or loop.requests or loop._events), "the loop does not come to rest")
-    core = loop.scheduler._any.unpacked(loop.scheduler._core)
+    core = loop.scheduler.core
     slots = [cluster.topology.kind_of[device.kind].slots for device in cluster.topology.devices]
     assert (core.job < 0).all() and core.lanes_free[: len(slots)].tolist() == slots
     assert (core.lane_holds < 0).all() and not core.queued.any() and not core.leaving.any()
@@ -267,7 +267,7 @@ def test_policies_are_told_the_time_since_the_cluster_began(tmp_path: Path, monk
         assert cluster.submit(graph).result(SECONDS) == 1
         loop = cluster._loop
         nothing_left(cluster)
-        assert loop.scheduler._any.unpacked(loop.scheduler._core).lane_since.whole.max() < 1e6
+        assert loop.scheduler.core.lane_since.whole.max() < 1e6
     monkeypatch.undo()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import symphony as sy
 from symphony.runtime.demand import PastRun
-from symphony.runtime.profiles import Profiles
+from symphony.runtime.profiles import MAX_CODES_PER_KERNEL, Profiles
 from symphony.runtime.timing import AVERAGED_RUNS, MIN_NOISE_STD, Timing
 
 SIZES = (1e3, 1e5, 1e6, 1e7)
@@ -140,6 +140,48 @@ def test_profiles_are_kept_in_a_file(tmp_path: Path) -> None:
     assert profiles.tried("align", "once", warm=True)  # there are none but first runs
     assert str(again).startswith("align on v100: ") and [row.runs for row in again.rows] == [1]
     assert [file.name for file in path.parent.iterdir()] == ["profiles.json"]
+
+
+def test_scripts_do_not_share_the_profiles_of_a_name() -> None:
+    profiles = Profiles()
+    for _ in range(5):
+        profiles.timing("__main__.work@00000001", "small").learn(0.0, 0.6)
+    profiles.doubt("__main__.work@00000002", "small", "other")
+    assert not profiles.tried("__main__.work@00000002", "small")
+    assert [row.kernel for row in profiles.rows] == ["__main__.work"]
+    profiles.timing("__main__.work@00000002", "small").learn(0.0, 0.009)
+    assert profiles.timing("__main__.work@00000001", "small").fixed_s == pytest.approx(0.6, rel=0.1)
+    assert profiles.timing("__main__.work@00000002", "small").fixed_s == pytest.approx(0.009, rel=0.2)
+    assert [row.kernel for row in profiles.rows] == ["__main__.work@00000001", "__main__.work@00000002"]
+
+
+@pytest.mark.parametrize(
+    ("name", "digest", "kept"),
+    [
+        ("__main__.work", "same", True),
+        ("__main__.work", "other", False),
+        ("ann:__main__.work", "other", False),
+        ("tool.work", "other", True),
+    ],
+)
+def test_profiles_of_older_versions_have_no_code_and_are_still_used(name: str, digest: str, kept: bool) -> None:
+    """By a script only if its code is the same; by a module in any case, less certain if it has changed."""
+    old = Profiles()
+    old.timing(name, "small").learn(0.0, 0.6)
+    old.timing(name, "small").digest = "same"
+    profiles = Profiles.of(json.loads(json.dumps(old.content())))
+    profiles.doubt(f"{name}@0123abcd", "small", digest)
+    found = profiles.timing(f"{name}@0123abcd", "small")
+    assert found.runs == kept and (found == old.timing(name, "small")) == (digest == "same")
+
+
+def test_the_oldest_profiles_of_changed_code_are_dropped() -> None:
+    profiles = Profiles()
+    for code in range(3 * MAX_CODES_PER_KERNEL):
+        profiles.doubt(f"__main__.work@{code:08x}", "small", str(code))
+        profiles.timing(f"__main__.work@{code:08x}", "small").learn(0.0, 1.0)
+    assert len(profiles) == MAX_CODES_PER_KERNEL
+    assert ("__main__.work@0000002f", "small") in profiles
 
 
 def test_without_a_file_nothing_is_kept() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import jax
@@ -16,9 +17,9 @@ from symphony.runtime import programs
 from symphony.runtime import turn as happened
 from symphony.runtime.graph import Graph, submission
 from symphony.runtime.kernels import KernelFunction, KernelOptions
-from symphony.runtime.live_workload import Shapes, problem_arrays
+from symphony.runtime.live_workload import Shapes
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.scheduler import HEURISTIC, Scheduler
+from symphony.runtime.scheduler import HEURISTIC, Scheduler, Statistics
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import DONE, QUEUED, READY, RUNNING
@@ -55,12 +56,11 @@ class Told:
     def arrives(self, graph: Graph) -> SchedulerEvent:
         sent, workload = submission(graph), self.scheduler.workload
         sizes = [call.arguments.size for call in sent.calls]
-        arrays = problem_arrays(workload.topology, *workload.lowered(sent, sizes))
-        return SchedulerEvent(happened.ARRIVED, graph=workload.add(sent, sizes, arrays))
+        return SchedulerEvent(happened.ARRIVED, graph=workload.add(sent, sizes))
 
     @property
     def core(self) -> Any:
-        return self.scheduler._any.unpacked(self.scheduler._core)
+        return self.scheduler.core
 
     def status(self, count: int = 4) -> list[int]:
         return self.core.status[:count].tolist()
@@ -199,14 +199,23 @@ def test_gangs_of_later_jobs_are_renumbered_when_the_core_grows() -> None:
 
 
 def test_nothing_is_compiled_after_the_first_turn() -> None:
-    told = Told()
+    told = Told(sy.baselines.EftStatic())
     count = len(programs._compiled)
     program = told.scheduler._any._turn
     told(told.arrives(diamond()))
     told(SchedulerEvent(happened.FINISHED, 0))
     told(told.arrives(four()), now_s=3.0)
     assert len(programs._compiled) == count  # a compiled program refuses other shapes
-    assert Told().scheduler._any._turn is program  # another cluster of the same shape has the same program
+    other = Told(sy.baselines.EftStatic()).scheduler._any
+    assert other._turn is program  # another cluster of the same shape has the same program
+
+
+def test_the_heuristic_needs_no_program() -> None:
+    count = len(programs._compiled)
+    told = Told(shapes=Shapes(jobs=3, tasks=5, edges=5, kernels=3))
+    assert started(told(told.arrives(diamond()))) == [(0, 1)]
+    told.scheduler.grow(Shapes(jobs=3, tasks=50, edges=5, kernels=3))
+    assert started(told(SchedulerEvent(happened.FINISHED, 0), now_s=0.4)) and len(programs._compiled) == count
 
 
 # -------------------------------------------------------------------- policies that fail
@@ -356,3 +365,10 @@ def test_jobs_that_have_little_left_go_first() -> None:
     assert 0 in answer.saved.tolist()
     told(SchedulerEvent(happened.STOPPED, 0), now_s=361.0)
     assert told.status(2) == [READY, RUNNING]
+
+
+def test_statistics_are_a_sentence() -> None:
+    found = Statistics(turns=3, decisions=2, fallbacks=Counter({"late": 1}))
+    assert str(found) == "3 turns, 2 decisions, 0 refused; turns of the heuristic: late: 1"
+    found.latency_s.extend([8.01e-7, 8.01e-7])
+    assert "a turn takes 801 ns (p50), 801 ns (p99)" in repr(found) and "deque" not in repr(found)

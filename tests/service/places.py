@@ -22,6 +22,7 @@ from symphony.service import tokens
 from symphony.service.client import RemoteCluster, connect
 from symphony.service.service import Limits, Service
 from symphony.service.serving import Server
+from symphony.service.tls import TlsFiles
 from tests.runtime.machines import machine
 from tests.waiting import SECONDS, wait_until
 
@@ -64,11 +65,15 @@ def service(
 
 @contextmanager
 def place(
-    folder: Path, database: str = "", limits: Limits | None = None, engine: Callable[[], Engine] = processes
+    folder: Path,
+    database: str = "",
+    limits: Limits | None = None,
+    engine: Callable[[], Engine] = processes,
+    tls: TlsFiles | None = None,
 ) -> Iterator[Place]:
     """With HTTP."""
     with service(folder, database, limits, engine) as found:
-        server = Server(found, "127.0.0.1", 0)
+        server = Server(found, "127.0.0.1", 0, tls)
         try:
             yield Place(found, server)
         finally:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from symphony.service.client import RemoteCluster, connect
+from tests.compiling import environment_of_commands
 
 
 class Serve:
@@ -29,7 +29,7 @@ class Serve:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 text=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**environment_of_commands(), "PYTHONUNBUFFERED": "1"},
             )
         atexit.register(self.process.kill)  # a test that fails leaves none behind
         assert self.process.stdout is not None

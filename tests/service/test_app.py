@@ -21,9 +21,10 @@ from urllib.parse import quote
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeout
 
 import symphony as sy
-from symphony.service import blobs
+from symphony.service import app, blobs
 from symphony.service.client import RemoteCluster
 from symphony.service.journal import read_events
 from symphony.service.service import Limits
@@ -201,11 +202,23 @@ def test_a_user_who_asks_too_often_is_told_when_to_come_back(here: Place) -> Non
         slow.server.close()
 
 
-def test_a_user_with_too_many_open_jobs_is_refused_and_others_are_not(here: Place, tmp_path) -> None:
+def test_wrong_parameters_are_told_in_plain_words(here: Place) -> None:
+    found = Answer(here, "GET", "/v1/jobs?status=lost", **bearer(here.token("ann")))
+    assert found.status == 422 and found.error.where == "status"
+    assert found.error.message.startswith("'lost' should be one of 'waiting', 'running'")
+
+
+def test_a_user_with_too_many_open_jobs_is_refused_and_others_are_not(
+    here: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with here.connect("many") as many, here.connect("few") as few:
         jobs = [many.submit(one(wait_for, str(tmp_path / "go"))) for _ in range(LIMITS.open_jobs)]
         found = Answer(here, "POST", "/v1/jobs", body(), **bearer(here.token("many")))
         assert found.status == 429 and "many has 30 unfinished jobs" in found.error.message
+        with caplog.at_level("WARNING", "symphony.client"), pytest.raises(sy.BusyError):
+            many.submit(one(add, 1))
+        assert [line for line in caplog.messages if "waiting: many has 30 unfinished jobs" in line][1:] == []
+        assert "waiting: many has 30 unfinished jobs" in caplog.text and "cancel some" in caplog.text
         last = few.submit(one(add, 1))
         (tmp_path / "go").touch()
         assert last.result(SECONDS) == 1 and jobs[-1].result(SECONDS) == "came"
@@ -402,3 +415,81 @@ def test_answers_are_as_the_schema_says(here: Place, examples: int) -> None:
         for mode in modes:
             trying(given(case=operation.as_strategy(generation_mode=mode))(check))()
     assert len(seen) > 15, "routes were not tried"
+
+
+def test_json_of_very_many_values_is_refused_before_it_is_parsed(
+    here: Place, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "MAX_JSON_VALUES", 50_000)
+    for value in ("{},", "1,", "[],"):
+        sent = f'{{"graph":{{"name":"g","kernels":[{value * 50_001}1]'  # which is no JSON: nothing has parsed it
+        found = Answer(here, "POST", "/v1/jobs", sent[:199_000], content_type="application/json", **bearer(token))
+        assert found.status == 413 and "50,000 values" in found.error.message, value
+    large = Answer(here, "POST", "/v1/jobs", body(name="g" * 190_000), **bearer(token))
+    assert large.status == 422  # few values are parsed, whatever their size
+
+
+# -------------------------------------------------------------------- quotas of blobs
+
+
+def put(here: Place, token: str, size: int, seed: int, **headers: str) -> Answer:
+    data = random.Random(seed).randbytes(size)
+    return Answer(here, "PUT", f"/v1/blobs/{hashlib.sha256(data).hexdigest()}", data, **headers, **bearer(token))
+
+
+def test_uploads_of_a_user_stay_within_a_quota(here: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(here.service, "limits", replace(LIMITS, blob_quota_bytes=500_000))
+    ann, bob = here.token("quota-ann"), here.token("quota-bob")
+    assert put(here, ann, 200_000, 1).status == put(here, ann, 250_000, 2).status == 204
+    full = put(here, ann, 60_000, 3)
+    assert full.status == 413 and "50" in full.error.message and "--blob-quota" in full.error.hint
+    assert put(here, ann, 250_000, 2).status == 204  # the same again takes no room
+    assert put(here, bob, 200_000, 1).status == 204  # whose quota is his own
+    data = b"x" * 60_000
+    parts = iter([data[:30_000], data[30_000:]])  # without a length
+    found = Answer(here, "PUT", f"/v1/blobs/{hashlib.sha256(data).hexdigest()}", parts, **bearer(ann))
+    assert found.status == 413 and not here.service.blobs.path(hashlib.sha256(data).hexdigest()).exists()
+    assert put(here, ann, 50_000, 4).status == 204
+    assert not +here.service._uploading
+
+
+def test_uploads_at_the_same_time_share_the_quota(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here.service, "limits", replace(LIMITS, blob_quota_bytes=100_000))
+    token = here.service.tokens.find(here.token("quota-eve"))
+    assert token is not None
+    with (
+        here.service.room(token, "0" * 64, 60_000) as most,
+        pytest.raises(sy.LimitError, match="40 kB"),
+        here.service.room(token, "1" * 64, 60_000),
+    ):
+        assert most == 100_000
+    with here.service.room(token, "1" * 64, 60_000):
+        pass
+
+
+# -------------------------------------------------------------------- connections to the database
+
+
+def test_a_service_outlives_the_exhaustion_of_its_database_connections(
+    here: Place, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = here.service.database.pool
+    monkeypatch.setattr(pool, "_timeout", 0.05)
+    with RemoteCluster(here.server.url, token) as ann, contextlib.ExitStack() as held:
+        with contextlib.suppress(SQLAlchemyTimeout):
+            while True:
+                held.enter_context(here.service.database.connect())
+        monkeypatch.setattr(here.service.running, "cached_graphs", Dropped())  # graphs are read from the database
+        job = ann.submit(one(add, 4))
+        wait_until(lambda: here.service.ledger.stuck)
+        refused = Answer(here, "GET", f"/v1/jobs/{job.id}/result", **bearer(token))
+        assert refused.status in (409, 503) and not here.service.failed.is_set()
+        held.close()
+        assert job.result(SECONDS) == 4 and not here.service.ledger.stuck
+
+
+class Dropped(dict):
+    """Keeps nothing."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass

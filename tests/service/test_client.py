@@ -82,8 +82,9 @@ def test_a_job_can_be_waited_for_explained_and_traced(ann: RemoteCluster, tmp_pa
     told = job.explain()
     assert told.startswith(f"job {job.id} ('chain'): done after") and "add-1" in told and "on here/cpu" in told
     job.trace(tmp_path / "x.json")
-    names = [event["name"] for event in json.loads((tmp_path / "x.json").read_text())["traceEvents"]]
-    assert names == ["add-0", "add-1", "process_name"]
+    events = json.loads((tmp_path / "x.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events if event.get("cat") == "add"] == ["add-0", "add-1"]
+    assert [event["ph"] for event in events if event.get("cat") == "dependency"] == ["s", "f"]
     assert [task.status for task in job.detail().tasks] == ["done", "done"]
     texts = [line.text for line in job.logs().lines]
     assert texts[0].startswith("accepted: 2 tasks") and texts[-1] == "done"
@@ -139,6 +140,39 @@ def test_a_cancelled_job_is_over_whether_it_runs_or_waits(here: Place, ann: Remo
     assert ann.state().counts["cancelled"] == before + 1
 
 
+def test_a_job_that_is_not_admitted_says_why(here: Place, ann: RemoteCluster, tmp_path: Path) -> None:
+    most = here.service.limits.at_once
+    jobs = [ann.submit(one(wait_for, str(tmp_path / "go"))) for _ in range(most)]
+    assert not jobs[0].view().waits and "jobs of ann are under way, and more of one user" in jobs[-1].view().waits
+    (tmp_path / "go").touch()
+    assert {job.result(SECONDS) for job in jobs} == {"came"} and not jobs[-1].view().waits
+
+
+@pytest.mark.parametrize("how", ["cancel", "fail"])
+def test_runs_that_were_killed_are_kept_and_explained(tmp_path: Path, how: str) -> None:
+    with place(tmp_path / "service") as new, new.connect("ann") as ann:  # kernels that were short are sent ahead
+        check_killed_runs(ann, tmp_path, how)
+
+
+def check_killed_runs(ann: RemoteCluster, tmp_path: Path, how: str) -> None:
+    graph = sy.graph("both")
+    graph.task(wait_for, str(tmp_path / "never"))
+    if how == "fail":
+        graph.task(fail, graph.task(wait_for, str(tmp_path / "fail")))
+    job = ann.submit(graph)
+    wait_until(lambda: "running" in {task.status for task in job.detail().tasks[:1]})
+    if how == "cancel":
+        job.cancel()
+    (tmp_path / "fail").touch()
+    with pytest.raises(sy.JobError):
+        job.result(SECONDS)
+    killed = job.detail().tasks[0]
+    assert killed.status == "cancelled" and len(killed.runs) == 1 and (killed.runs[0].seconds or 0) > 0
+    assert "wait_for-0  on " in job.explain() and "killed, because the job had ended after" in job.explain()
+    assert job.view().seconds >= (killed.runs[0].seconds or 0)  # it is counted as use
+    assert any("wait_for-0: killed on" in line.text for line in job.logs().lines)
+
+
 def test_a_job_waits_until_one_of_its_tasks_has_started_though_it_was_let_in(
     here: Place, ann: RemoteCluster, tmp_path: Path
 ) -> None:
@@ -190,8 +224,7 @@ def test_one_key_makes_one_job(ann: RemoteCluster, tmp_path: Path) -> None:
 
 def test_what_was_learned_can_be_read(ann: RemoteCluster) -> None:
     ann.submit(one(add, 1)).result(SECONDS)
-    key = ("ann:tests.service.kernels.add", "small")
-    assert ann.profiles[key].runs > 0 and "add on small" in str(ann.profiles)
+    assert ann.profiles[f"ann:{add.key}", "small"].runs > 0 and "add on small" in str(ann.profiles)
     assert ann.topology == machine()
 
 

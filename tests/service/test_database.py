@@ -7,7 +7,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -15,12 +15,14 @@ from unittest import mock
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 import symphony as sy
+from symphony.service import database as database_module
 from symphony.service import service as service_module
-from symphony.service import tables
+from symphony.service import tables, tokens
 from symphony.service.database import Hold, engine_of, files_locked, lock_journal, open_database
 from symphony.service.journal import read_events, replay
 from symphony.service.ledger import Ledger, Transaction
@@ -284,6 +286,65 @@ def test_a_change_of_tables_that_is_cut_off_is_made_anew(tmp_path: Path) -> None
     database = open_database("", tmp_path)
     assert len(list(read_events(database))) == 10
     database.dispose()
+
+
+REVISIONS = ("0001", "0002", "0003")  # all; the first was released
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_journal_of_every_earlier_schema_is_upgraded_and_can_go_back(revision: str, url: str, tmp_path: Path) -> None:
+    """With the rows of a journal that the first version wrote."""
+    made = engine_of(at_revision(revision, url, tmp_path), tmp_path)
+    database = open_database(str(made.url.render_as_string(hide_password=False)), tmp_path)
+    before = list(read_events(database))
+    assert len(before) == 10 and not replay(database).damaged
+    assert tokens.create(database, "ann", (tokens.READ,), days=None)
+    with database.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+    for step in reversed(REVISIONS[:-1]):
+        with database.begin() as connection:
+            alembic(connection, command.downgrade, step)
+    database.dispose()
+    database = open_database(str(made.url.render_as_string(hide_password=False)), tmp_path)
+    assert [event[:7] for event in read_events(database)] == [event[:7] for event in before]
+    database.dispose()
+    made.dispose()
+
+
+def at_revision(revision: str, server: str, folder: Path) -> str:
+    """The address of a new database of an earlier schema, with the rows of `BEFORE`."""
+    old(folder)
+    source = engine_of("", folder)
+    with source.begin() as connection:
+        alembic(connection, command.upgrade, revision)
+    if not server:
+        source.dispose()
+        return f"sqlite:///{folder / 'journal.sqlite'}"
+    name = f"from_{revision}"
+    admin = engine_of(server, folder)
+    with admin.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    admin.dispose()
+    url = sa.make_url(server).set(database=name).render_as_string(hide_password=False)
+    target, found = engine_of(url, folder), sa.MetaData()
+    found.reflect(source)
+    with target.begin() as connection:
+        alembic(connection, command.upgrade, revision)
+    with target.begin() as connection, source.connect() as rows:
+        for table in found.sorted_tables:
+            if table.name not in ("alembic_version", "journal") and (
+                all_rows := [dict(row) for row in rows.execute(sa.select(table)).mappings()]
+            ):
+                connection.execute(sa.insert(table), all_rows)
+    for engine in (source, target):
+        engine.dispose()
+    return url
+
+
+def alembic(connection: sa.Connection, how: Callable[..., None], revision: str) -> None:
+    config = database_module._config()
+    config.attributes["connection"] = connection
+    how(config, revision)
 
 
 def old(folder: Path) -> None:

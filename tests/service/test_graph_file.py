@@ -137,7 +137,7 @@ def test_toml_that_is_wrong_is_told_of(tmp_path: Path, content: str, text: str) 
     [
         ("[task.training]\nstep = 9", "task 'a', training: unknown field 'step'", "did you mean 'steps'?"),
         ("[task.training]\nkind = 'x'", "task 'a', training: 'steps' is missing", "write steps = 2000"),
-        ("[task.training]\nsteps = 'x'", "task 'a', training: steps: Input should be a valid integer", ""),
+        ("[task.training]\nsteps = 'x'", "task 'a', training: steps: 'x' should be a whole number", ""),
         ("[task.training]\nsteps = 9\ncpus = 2", "unknown field 'cpus'", "fields are steps, kind, servers"),
         ("[task.trainig]\nsteps = 9", "task 'a': unknown field 'trainig'", "did you mean 'training'?"),
         ("steps = 9", "task 'a': unknown field 'steps'", "write it below [task.training]"),
@@ -186,10 +186,28 @@ def test_what_a_program_prints_is_its_value_and_its_errors_are_told(
     assert (
         made_by(cluster, tmp_path, "exec >&- 2>&-; sleep 0.2", training) == ""
     )  # its streams are closed, and it goes on
-    with pytest.raises(sy.KernelError, match="exit status 4\noh \ufffd no"):
+    with pytest.raises(sy.KernelError, match="program 'a' ended with exit status 4") as raised:
         made_by(cluster, tmp_path, "printf 'oh \\377 no' >&2; exit 4", training)
+    assert raised.value.traceback == "oh \ufffd no" and "graph_file" not in str(raised.value)
+    with pytest.raises(sy.KernelError, match="program 'a' was killed by SIGSEGV") as raised:
+        made_by(cluster, tmp_path, "kill -SEGV $$", training)
+    assert raised.value.hint == "it printed nothing on standard error" and "graph_file" not in str(raised.value)
     whole = "x" * 99 + "\n"
     assert made_by(cluster, tmp_path, "yes " + whole[:-1] + " | head -n 20000", training) == whole * 20_000
+
+
+def test_a_command_as_one_text_is_split_in_the_hint(tmp_path: Path) -> None:
+    (tmp_path / "g.toml").write_text("name = 'g'\n[[task]]\nname = 'a'\ncommand = 'ls -l \"my file\"'")
+    with pytest.raises(sy.WorkloadError, match="should be a list") as raised:
+        load(str(tmp_path / "g.toml"), {})
+    assert 'write command = ["ls", "-l", "my file"]' in raised.value.hint and "Input" not in str(raised.value)
+
+
+def test_a_program_that_does_not_exist(cluster: sy.Cluster, tmp_path: Path) -> None:
+    (tmp_path / "g.toml").write_text("name = 'g'\n[[task]]\nname = 'a'\ncommand = ['/no/such/program']")
+    with pytest.raises(sy.KernelError, match="cannot be started: No such file or directory: '/no/such/program'") as no:
+        cluster.submit(load(str(tmp_path / "g.toml"), {})).result(SECONDS)
+    assert "graph_file" not in str(no.value)
 
 
 def test_a_program_that_trains_keeps_the_end_of_what_it_prints(cluster: sy.Cluster, tmp_path: Path) -> None:
@@ -224,3 +242,13 @@ def test_a_file_that_raises_is_told_of_with_the_line(text: str, message: str, tm
     with pytest.raises(sy.InputError) as refused, chdir(tmp_path):
         load("graph.py", {})
     assert str(refused.value).startswith(message)
+
+
+def test_toml_gives_cores_and_memory(tmp_path: Path) -> None:
+    path = tmp_path / "wide.toml"
+    path.write_text('name = "g"\n[[task]]\nname = "t"\ncommand = ["true"]\ncores = 4\nmemory = "8 GB"\n')
+    [task] = load(str(path), {}).tasks
+    assert (task.kernel.options.cores, task.kernel.options.memory) == (4, 8e9)
+    path.write_text(path.read_text().replace("8 GB", "8 XB"))
+    with pytest.raises(sy.WorkloadError, match="not a quantity in bytes"):
+        load(str(path), {})

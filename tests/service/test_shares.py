@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+import symphony as sy
+from symphony.service.client import RemoteCluster
 from symphony.service.shares import FairQueue
 from symphony.service.state import ACCEPTED, CANCEL, ENDED, FINISHED, USAGE_HALF_LIFE_S, JournalEvent, State
+from tests.service.kernels import note, one, wait_for
+from tests.service.places import SECONDS, place, wait_until
 
 
 class Story:
@@ -91,3 +99,58 @@ def test_a_job_that_was_given_up_is_not_let_in() -> None:
     story._add(first, CANCEL, by="ann")
     story._add(first, ENDED, status="cancelled")
     assert [story.next(), story.next()] == [second, 0]
+
+
+def test_the_core_serves_first_who_has_used_least() -> None:
+    """All jobs of one user are admitted before another comes: his go before hers, until he has used more."""
+    story = Story()
+    hers = [story.submit("ann") for _ in range(3)]
+    urgent = story.submit("ann", priority=1)
+    for _ in range(4):
+        story.next()
+    assert story.line.levels(story.state, 0.0, {}) == {**dict.fromkeys(hers, 0), urgent: 1}
+    his = story.submit("bob")
+    story.next()
+    assert story.line.levels(story.state, 0.0, {1: 5.0}) == {**dict.fromkeys(hers, 0), his: 1, urgent: 2}
+    assert story.line.levels(story.state, 0.0, {1: 5.0, his: 5.9})[his] == 1  # too close to change places
+    assert story.line.levels(story.state, 0.0, {1: 5.0, his: 6.1})[his] == 0
+
+
+def test_a_user_leaves_places_for_others() -> None:
+    story = Story()
+    for _ in range(10):
+        story.submit("ann")
+    admitted = [story.line.next(story.state, 0.0, at_once=8) for _ in range(10)]
+    assert [job is not None for job in admitted] == [True] * 6 + [False] * 4
+    assert story.line.is_full("ann", 8) and not story.line.is_full("bob", 8) and not story.line.is_full("bob", 1)
+    his = story.submit("bob")
+    found = story.line.next(story.state, 0.0, at_once=8)
+    assert found is not None and found.id == his
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_user_who_has_used_little_does_not_wait_behind_all_of_anothers_work(tmp_path: Path, wide: bool) -> None:
+    """Hers hold both slots and queue there; one ends, and his is next, whether hers are many jobs or one."""
+    with place(tmp_path / "service") as here, here.connect("ann") as ann, here.connect("bob") as bob:
+        check_fairness(ann, bob, tmp_path, wide)
+
+
+def check_fairness(ann: RemoteCluster, bob: RemoteCluster, tmp_path: Path, wide: bool) -> None:
+    files = [str(tmp_path / f"go-{k}") for k in range(8)]
+    graphs = [sy.graph("hers")] if wide else [sy.graph("hers") for _ in files]
+    for k, path in enumerate(files):
+        graphs[k % len(graphs)].task(wait_for, path)
+    hers = [ann.submit(graph) for graph in graphs]
+
+    def running() -> list[int]:
+        tasks = [task for job in hers for task in job.detail().tasks]
+        return [k for k, task in enumerate(tasks) if task.status == "running"]
+
+    wait_until(lambda: len(running()) == 2)
+    his = bob.submit(one(note, str(tmp_path / "ran"), "x"))
+    Path(files[running()[0]]).touch()
+    assert his.result(SECONDS) == "x"
+    for path in files:
+        Path(path).touch()
+    for job in hers:
+        job.result(SECONDS)

@@ -38,11 +38,13 @@ def told(*seen: tuple[int, int, int, float], rounds: int = 6, first_job: int = 1
     return b
 
 
-KNOWN = told((0, 0, NO_NEIGHBOUR, 4.0))
+@pytest.fixture(scope="module")
+def known() -> Beliefs:
+    return told((0, 0, NO_NEIGHBOUR, 4.0))
 
 
-def test_one_that_is_alone_and_known_is_done_when_its_work_is() -> None:
-    (one,) = forecast(KNOWN, [JobNow(7, 0, left=500.0, devices=(0,))], cluster(0), NOW_S)
+def test_one_that_is_alone_and_known_is_done_when_its_work_is(known: Beliefs) -> None:
+    (one,) = forecast(known, [JobNow(7, 0, left=500.0, devices=(0,))], cluster(0), NOW_S)
     assert one.job == 7 and one.runs and one.kind == "0" and one.loses == ()
     assert one.speed.mid == pytest.approx(0.25, rel=0.05)
     assert one.start_s == (NOW_S, NOW_S, NOW_S)
@@ -63,7 +65,7 @@ def test_a_job_that_has_said_how_fast_it_is_is_believed() -> None:
     assert mine.speed.high / mine.speed.low < 1.08 < other.speed.high / other.speed.low
 
 
-def test_the_less_is_known_the_wider_are_bands_and_a_larger_share_needs_wider_ones() -> None:
+def test_the_less_is_known_the_wider_are_bands_and_a_larger_share_needs_wider_ones(known: Beliefs) -> None:
     jobs = [JobNow(7, 0, 500.0, devices=(0,))]
 
     def width(b: Beliefs, share: float = 0.8) -> float:
@@ -71,21 +73,21 @@ def test_the_less_is_known_the_wider_are_bands_and_a_larger_share_needs_wider_on
         return (one.finish_s.high - one.finish_s.low) / (one.finish_s.mid - NOW_S)
 
     relative, unknown = told((1, 0, NO_NEIGHBOUR, 4.0)), Beliefs(DESCRIBED)
-    assert width(KNOWN) < 0.7 * width(relative) < 0.7 * width(unknown)
-    assert width(KNOWN, 0.5) < width(KNOWN) < width(KNOWN, 0.98)
+    assert width(known) < 0.7 * width(relative) < 0.7 * width(unknown)
+    assert width(known, 0.5) < width(known) < width(known, 0.98)
 
 
-def test_who_waits_is_expected_to_start_when_the_one_before_ends() -> None:
+def test_who_waits_is_expected_to_start_when_the_one_before_ends(known: Beliefs) -> None:
     jobs = [JobNow(1, 0, 100.0, devices=(0,)), JobNow(2, 0, 300.0), JobNow(3, 0, 900.0)]
-    first, second, third = forecast(KNOWN, jobs, cluster(0), NOW_S)
+    first, second, third = forecast(known, jobs, cluster(0), NOW_S)
     assert not second.runs and second.kind == "0"
     assert second.start_s == first.finish_s
     assert third.start_s == second.finish_s and third.finish_s.mid == pytest.approx(NOW_S + 5200, rel=0.05)
 
 
-def test_priority_goes_first() -> None:
+def test_priority_goes_first(known: Beliefs) -> None:
     jobs = [JobNow(1, 0, 100.0, priority=9, devices=(0,)), JobNow(2, 0, 50.0), JobNow(3, 0, 900.0, priority=5)]
-    _, low, high = forecast(KNOWN, jobs, cluster(0), NOW_S)
+    _, low, high = forecast(known, jobs, cluster(0), NOW_S)
     assert high.start_s.high < low.start_s.low
 
 
@@ -115,10 +117,10 @@ def test_samples_are_counted_by_signature_kernel_and_family() -> None:
     assert stranger == (0, 0, 0, None) and stranger.guess_only
 
 
-def test_draws_have_in_common_what_speeds_do() -> None:
+def test_draws_have_in_common_what_speeds_do(known: Beliefs) -> None:
     """One job on two GPUs; another of its family; a stranger. And each is as wide as it is alone."""
     query = SpeedQuery(np.asarray([0, 0, 1, 2]), np.asarray([0, 1, 0, 0]), np.zeros(4, int), np.full(4, NO_NEIGHBOUR))
-    for b, doubts in ((Beliefs(DESCRIBED), True), (KNOWN, False)):
+    for b, doubts in ((Beliefs(DESCRIBED), True), (known, False)):
         drawn = b.draws(query, NOW_S, 4000, np.random.default_rng(0))
         mean, std = b.log_seconds(query, NOW_S)
         assert drawn.mean(axis=0) == pytest.approx(mean, abs=0.05) and drawn.std(axis=0) == pytest.approx(std, rel=0.1)
@@ -140,23 +142,23 @@ def test_jobs_of_one_family_are_late_together() -> None:
     assert one_kernel > 1.05 * one_family and one_family > 1.05 * strangers, (one_kernel, one_family, strangers)
 
 
-def test_jobs_yet_to_come_make_others_wait_unless_none_have_come_for_long() -> None:
+def test_jobs_yet_to_come_make_others_wait_unless_none_have_come_for_long(known: Beliefs) -> None:
     jobs = [JobNow(1, 0, 100.0, devices=(0,)), JobNow(2, 0, 4000.0)]
     like = [JobNow(n, 0, 200.0) for n in range(10)]
 
     def start(coming: RecentArrivals | None) -> float:
-        return forecast(KNOWN, jobs, cluster(0), NOW_S, coming=coming)[1].start_s.high
+        return forecast(known, jobs, cluster(0), NOW_S, coming=coming)[1].start_s.high
 
     assert start(RecentArrivals(like, for_s=10_000.0)) > start(None) + 500
     assert start(RecentArrivals(like, for_s=10_000.0, silent_s=30_000.0)) == pytest.approx(start(None))
 
 
-def test_where_it_fits_nowhere_a_job_is_not_to_be_expected() -> None:
+def test_where_it_fits_nowhere_a_job_is_not_to_be_expected(known: Beliefs) -> None:
     wide, down = JobNow(1, 0, 9.0, workers=3), cluster(0, 0)._replace(up=np.zeros(2, bool))
-    (one,) = forecast(KNOWN, [wide], cluster(0, 0), NOW_S)
+    (one,) = forecast(known, [wide], cluster(0, 0), NOW_S)
     assert one.kind == "" and one.start_s.low == one.finish_s.high == np.inf and one.speed.mid == 0
-    assert forecast(KNOWN, [wide._replace(workers=1)], down, NOW_S)[0].start_s.mid == np.inf
-    assert forecast(KNOWN, [wide._replace(workers=2)], cluster(0, 0), NOW_S)[0].start_s.mid == NOW_S
+    assert forecast(known, [wide._replace(workers=1)], down, NOW_S)[0].start_s.mid == np.inf
+    assert forecast(known, [wide._replace(workers=2)], cluster(0, 0), NOW_S)[0].start_s.mid == NOW_S
 
 
 def test_who_is_spread_now_is_at_that_speed_and_equal_questions_have_equal_answers() -> None:
@@ -171,8 +173,8 @@ def test_who_is_spread_now_is_at_that_speed_and_equal_questions_have_equal_answe
     assert forecast(Beliefs(slow), job, apart, NOW_S) == [spread]
 
 
-def test_what_means_nothing_is_refused_and_nobody_expects_nothing() -> None:
-    assert forecast(KNOWN, [], cluster(0), NOW_S) == []
+def test_what_means_nothing_is_refused_and_nobody_expects_nothing(known: Beliefs) -> None:
+    assert forecast(known, [], cluster(0), NOW_S) == []
     for wrong in ({"share": 0.0}, {"share": 1.0}, {"draws": 0}, {"coming": RecentArrivals([JobNow(1, 0, 9.0)], 0.0)}):
         with pytest.raises(InputError, match=r"share is|coming has"):
-            forecast(KNOWN, [JobNow(1, 0, 9.0)], cluster(0), NOW_S, **wrong)  # type: ignore[arg-type]
+            forecast(known, [JobNow(1, 0, 9.0)], cluster(0), NOW_S, **wrong)  # type: ignore[arg-type]

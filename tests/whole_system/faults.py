@@ -32,6 +32,7 @@ class Faults:
     killed: float = 0.0  # from outside
     crash: float = 0.0
     hang: float = 0.0  # of those that have a bound
+    garbage: float = 0.0  # their process answers nonsense, and is ended
     inputs_lost: float = 0.0
     values_lost: float = 0.0
     # In each second:
@@ -41,6 +42,8 @@ class Faults:
     store_full: float = 0.0  # where the engine keeps values, for a while
     clock: float = 0.0  # somebody sets it
     taken: float = 0.0  # another process takes the journal over
+    database: float = 0.0  # is away for a while: nothing can be read or written, and the lock is lost
+    files: float = 0.0  # no file can be opened, for a while
     # Other parts.
     slow_disk: float = 0.0  # of writes
     answer_lost: float = 0.0  # of writes that are through
@@ -74,6 +77,9 @@ RATES = {
     "kill": 0.03,
     "policy": 0.2,
     "taken": 0.03,
+    "database": 0.1,
+    "files": 0.1,
+    "garbage": 0.1,
     "damage": 0.2,
 }
 

@@ -16,7 +16,7 @@ from tests.whole_system.world import World
 
 # Kinds of faults that may end a job, by the error that it ends with.
 CAUSES = {
-    "WorkerDiedError": ("killed", "crash", "inputs_lost"),
+    "WorkerDiedError": ("killed", "crash", "inputs_lost", "garbage"),
     "KernelTimeoutError": ("hang",),
     "InfeasibleError": ("device",),
     "EngineError": ("store_full",),
@@ -111,7 +111,7 @@ def queues_end_empty(world: World) -> Iterator[str]:
 def the_core_ends_empty(world: World) -> Iterator[str]:
     assert world.service is not None
     scheduler = world.service.cluster._scheduler
-    core, topology = scheduler._any.unpacked(scheduler._core), scheduler.workload.topology
+    core, topology = scheduler.core, scheduler.workload.topology
     slots = [topology.kind_of[device.kind].slots for device in topology.devices]
     if len(scheduler.workload.free) != scheduler.workload.shapes.jobs:
         yield f"rows of the live workload are taken: {scheduler.workload.free} are free"

@@ -226,6 +226,10 @@ class SimulatedEngine(Engine):
             return Failed(work.number, DIED, "its process was ended by SIGKILL", *when, signal=signal.SIGKILL)
         if self._luck(faults.crash):
             return Failed(work.number, DIED, "its process was ended by SIGSEGV", *when, signal=signal.SIGSEGV)
+        if self._luck(faults.garbage):
+            self._tell(Stopped(self._rng.choice((-7, 10**12))))  # of an attempt that never was
+            text = "its process sent nonsense: \udcff\x00\u2028" + "x" * self._rng.choice((0, 100_000))
+            return Failed(work.number, DIED, text, *when, signal=signal.SIGKILL)
         if work.inputs and self._luck(faults.inputs_lost):
             return Failed(work.number, LOST, "an input was lost with the machine that stored it", *when)
         try:

@@ -9,7 +9,7 @@ from unittest import mock
 
 from symphony.engines import exactly_once, gangs
 from symphony.runtime import jobs, loop, machine_observer, scheduler
-from symphony.service import blobs, journal, ledger, recorder, running, service
+from symphony.service import audit, blobs, journal, ledger, recorder, running, service
 from symphony.training_jobs.live import supervisor
 
 # All that look at a clock. One that is missing here shows: equal seeds do not give equal journals any more.
@@ -26,7 +26,7 @@ WHO_ASKS: tuple[Any, ...] = (
     ledger,
     recorder,
 )
-WHO_ASKS += (running, service)
+WHO_ASKS += (running, service, audit)
 EPOCH = 1.7e9
 
 

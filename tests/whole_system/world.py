@@ -5,8 +5,10 @@ Whose turn it is, is drawn; the clock moves when nobody has anything to do. So a
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -25,7 +27,8 @@ from symphony.runtime.live_workload import Shapes
 from symphony.runtime.scheduler import Scheduler
 from symphony.service import database as database_module
 from symphony.service import service as service_module
-from symphony.service.database import open_database
+from symphony.service.blobs import Blobs
+from symphony.service.database import Hold, LockHeldError, open_database
 from symphony.service.service import Limits, Service
 from symphony.service.state import ServiceJob
 from tests.runtime.machines import machine
@@ -64,7 +67,8 @@ class World:
         self.kills = self.starts = self.damaged = 0
         self._gone = False  # the process is, and what still runs of it must not leave a trace
         self._asleep = False
-        self._disk_full_s = self._store_full_s = 0.0  # until then
+        self._disk_full_s = self._away_s = self._held_s = self._no_files_s = 0.0  # until then
+        self._lock_lost = False
         self._plan: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._numbers: dict[str, int] = {}  # of jobs, by their names
@@ -72,7 +76,7 @@ class World:
             self._later(self.rng.uniform(0.0, SUBMITTED_S), partial(self._submit, one))
             if self.rng.random() < 0.2:
                 self._later(self.rng.uniform(0.0, 2 * SUBMITTED_S), partial(self._cancel, one))
-        for kind in ("device", "death", "disk_full", "store_full", "clock", "taken"):
+        for kind in ("device", "death", "disk_full", "store_full", "clock", "taken", "database", "files"):
             for second in range(60):
                 if self.rng.random() < getattr(self.faults, kind):
                     self._later(second + self.rng.random(), getattr(self, f"_{kind}"))
@@ -87,6 +91,7 @@ class World:
                 break
             try:
                 if not self._step():
+                    self._away_s = self._no_files_s = 0.0  # whoever checks can read everything
                     return
             except Killed:
                 self._bury()
@@ -269,6 +274,19 @@ class World:
         if self.starts and not self._changed_by_others("UPDATE journal SET epoch = epoch + 1"):
             self._later(0.5, self._taken)
 
+    def _database(self) -> None:
+        """It dies and comes back; the connection with the lock is gone, and the lock is held on for a while."""
+        self._away_s = self.clock.now + self.rng.uniform(0.1, 5.0)
+        self._held_s = self._away_s + self.rng.choice((0.0, 2.0))
+        self._lock_lost = True
+
+    def _files(self) -> None:
+        self._no_files_s = self.clock.now + self.rng.uniform(0.1, 5.0)
+
+    def _open_file(self) -> None:
+        if self.clock.now < self._no_files_s:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
     def _damage(self) -> None:
         """A digit of an event changes while no service runs; not of one that accepts a job, which would be lost."""
         path, kind = self.folder / "journal.sqlite", self.rng.choice(("begun", "restarted", "finished", "ended"))
@@ -299,6 +317,8 @@ class World:
 
             def written(do: Callable[..., None]) -> Callable[..., None]:
                 def use(cursor: Any, statement: str, *rest: Any) -> None:
+                    if self.clock.now < self._away_s:
+                        raise sqlite3.OperationalError("server closed the connection unexpectedly")
                     if not statement.startswith("SELECT"):
                         self._write()
                     do(cursor, statement, *rest)
@@ -317,7 +337,34 @@ class World:
             engine.dialect.do_executemany = written(many)  # type: ignore[method-assign]
             return engine
 
-        with mock.patch.object(service_module, "open_database", opened):
+        take, connect, put, read = Hold.transaction, Hold._connect, Blobs.put, Blobs.read
+
+        def transaction(hold: Hold, durable: bool = True) -> Any:
+            if self._lock_lost and hold._connection is not None:
+                hold._connection.close()
+                hold._connection = None
+            self._lock_lost = False
+            return take(hold, durable)
+
+        def connected(hold: Hold) -> sa.Connection:
+            if hold.epoch >= 0 and self.clock.now < self._held_s:
+                raise LockHeldError("the database still holds the lock of a connection that is gone")
+            return connect(hold)
+
+        def checked(use: Callable[..., Any]) -> Callable[..., Any]:
+            def opened_file(*arguments: Any) -> Any:
+                self._open_file()
+                return use(*arguments)
+
+            return opened_file
+
+        with (
+            mock.patch.object(service_module, "open_database", opened),
+            mock.patch.object(Hold, "transaction", transaction),
+            mock.patch.object(Hold, "_connect", connected),
+            mock.patch.object(Blobs, "put", checked(put)),
+            mock.patch.object(Blobs, "read", checked(read)),
+        ):
             yield
 
     def _write(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -26,9 +27,12 @@ COMMANDS = {
     "plan": "Sample schedules from the learned policy, improve the best, and print its distance to the lower bound.",
     "train": "Train a policy for a cluster and its workloads. Resumes where it was stopped.",
     "stat": "Count events like `perf stat`, with 95% intervals.",
+    "policies": "List the policies, with a line each.",
     "serve": "Serve this machine, or a Ray cluster, over HTTP.",
     "top": "Watch devices, users and jobs of a service.",
+    "usage": "Show device time and jobs of users.",
     "profile": "Show how long kernels take: on a service, or in your own runs if no service is named.",
+    "run": "Run a program on a service, or on this machine if no service is configured.",
     "submit": "Submit the graph of a file to a service.",
     "jobs": "List the newest jobs.",
     "job": "Show a job and its tasks.",
@@ -39,11 +43,15 @@ COMMANDS = {
     "topology": "Show clusters, check their files, describe this machine.",
     "workload": "List workload families and file formats; show, convert and sample workloads.",
     "catalogue": "See what CPUs can count: events and metrics from the kernel's listings.",
+    "status": "Say which parts of a service are degraded. Exits with 1 if one is.",
+    "audit": "Show the audit log of a service.",
+    "backup": "Write journal and blobs of a service to a file, while it runs.",
+    "restore": "Restore a backup into a new state folder.",
     "repair": "Repair the journal of a service that is not running.",
-    "token": "Create, list and revoke the tokens of a service.",
+    "token": "Create, list, rotate and revoke the tokens of a service.",
 }
 # Modules whose names differ from their commands'.
-COMMAND_MODULES = dict.fromkeys(("submit", "job", "result", "logs", "cancel", "trace"), "jobs")
+COMMAND_MODULES = dict.fromkeys(("submit", "job", "result", "logs", "cancel", "trace"), "jobs") | {"restore": "backup"}
 OUTPUT_IS_FOLDER = ("evaluate", "train")
 JSON_TOOK_FILE = ("compare", "explain", "forecast", "oracle", *OUTPUT_IS_FOLDER)  # in earlier versions
 
@@ -117,6 +125,7 @@ def load(name: str) -> Any:
 
 def main() -> None:
     """Entry point of the `symphony` command."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no banners of XLA; it is read when JAX is imported
     try:
         sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:

@@ -24,11 +24,11 @@ def explain_decision(policy: str, topology: str, workload: str, seed: int, decis
 
 def show(console: Console, explanation: DecisionExplanation) -> None:
     """Print the candidates, the beliefs about resources, and the features that decided."""
-    console.print(f"decision {explanation.number}, at {explanation.time_s:.4g} s")
+    console.print(f"decision {explanation.number}, at {explanation.time_s:.4g} s: the highest score is taken (▶)")
     table = Table(box=None, pad_edge=False)
     for name in ("", "gang", "device"):
         table.add_column(name, overflow="fold")
-    for name in ("finish, s (95%)", "wait", "run", "heuristic", "network", "chance"):
+    for name in ("finish, s (95%)", "wait", "run", "heuristic", "+ network", "= score"):
         table.add_column(name, justify="right", no_wrap=True)
     for candidate in explanation.candidates[:SHOWN_CANDIDATES]:
         mark = "▶" if candidate is explanation.chosen else "h" if candidate == explanation.heuristic else ""
@@ -61,9 +61,9 @@ def show(console: Console, explanation: DecisionExplanation) -> None:
 def _cells(c: Candidate) -> list[str]:
     gang = f"{c.gang} of {c.job}" if c.gang else ""
     cells = [escape(gang if c.action == "place" else f"{c.action} {gang}".strip()), escape(c.device)]
-    chance = f"{c.chance:.0%}"
+    score = f"{c.score:+.2f}"
     if c.estimate is None:
-        return [*cells, "", "", "", "", "", chance]
+        return [*cells, "", "", "", "", "", score]
     e = c.estimate
     return [
         *cells,
@@ -72,5 +72,5 @@ def _cells(c: Candidate) -> list[str]:
         f"{e.run_s:.3g} × {e.slowdown:.2f}",
         f"{e.heuristic:+.2f}",
         f"{e.network:+.2f}",
-        chance,
+        score,
     ]

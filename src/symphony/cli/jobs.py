@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from symphony.cli import options, terminal
 from symphony.cli.options import AsJson
-from symphony.cli.remote import Key, Number, Url, ago, plain_table
+from symphony.cli.remote import Key, Number, Url, ago, number_list, plain_table
 from symphony.cli.terminal import print_json
 from symphony.problem.errors import InputError
 from symphony.problem.units import show
@@ -35,21 +36,25 @@ def submit(
     priority: Annotated[int, typer.Option(help="Larger is more urgent; limited by the token.")] = 0,
     queue: Annotated[str, typer.Option(help="One of your queues; they divide your share of the cluster.")] = "",
     key: Annotated[str, typer.Option(help="Submissions with the same key are one job.")] = "",
+    after: Annotated[str, typer.Option(help="Start when these jobs are done: 12,14-17.")] = "",
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the job and print its result.")] = False,
     url: Url = "",
     token: Key = "",
     as_json: AsJson = False,
 ) -> None:
     """Submit the graph of a file to a service."""
+    before = number_list(after, "--after") if after else ()
     graph = load(file, _arguments(argument or []))
     with connect(url, token=token) as cluster:
-        job = cluster.submit(graph, priority=priority, queue=queue, key=key)
+        job = cluster.submit(graph, priority=priority, queue=queue, key=key, after=before)
         if wait:
             _print_result(job, as_json)
         elif as_json:
             print_json(job.view().model_dump(mode="json"))
         else:
             typer.echo(job.id)
+            waits = f" (waits: {job.view().waits})" if job.view().waits else ""
+            typer.echo(f"job {job.id} is accepted{waits}; follow it with: symphony logs {job.id} -f", err=True)
 
 
 def jobs(
@@ -69,7 +74,7 @@ def jobs(
     if as_json:
         print_json([job.model_dump(mode="json") for job in listed])
     else:
-        terminal.console().print(table(listed, everybody) if listed else "no jobs")
+        terminal.print_table(table(listed, everybody)) if listed else typer.echo("no jobs")
 
 
 def table(jobs: Sequence[JobView], everybody: bool) -> Table:
@@ -119,7 +124,9 @@ def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = Fal
         print_json(detail.model_dump(mode="json"))
         return
     console = terminal.console()
-    console.print(table([detail.job], everybody=True))
+    terminal.print_table(table([detail.job], everybody=True))
+    if detail.job.waits:
+        console.print(f"it waits: {escape(detail.job.waits)}", soft_wrap=True)
     if detail.job.error is not None:
         console.print(f"[red]{escape(str(detail.job.error.error()))}[/]", soft_wrap=True)
     steps = ["steps"] if detail.job.training is not None else []
@@ -135,7 +142,7 @@ def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = Fal
             *([_steps(task.training, task.status)] if steps else []),
             took,
         )
-    console.print(made)
+    terminal.print_table(made)
 
 
 def result(
@@ -158,7 +165,15 @@ def _print_result(job: RemoteJob, as_json: bool) -> None:
     if as_json:
         print_json({"job": job.view().model_dump(mode="json"), "result": _plain(value)})
     else:
-        typer.echo(str(value).rstrip("\n"))
+        typer.echo(_text(value))
+
+
+def _text(value: Any) -> str:
+    """A result for people. Texts of several lines, of several tasks, are printed as such, below their names."""
+    parts = dict(enumerate(value, 1)) if isinstance(value, tuple) else value if isinstance(value, dict) else {}
+    if not any(isinstance(part, str) and "\n" in part.rstrip("\n") for part in parts.values()):
+        return str(value).rstrip("\n")
+    return "\n".join(f"{name}:\n{indent(str(part).rstrip(), '  ')}" for name, part in parts.items())
 
 
 def logs(

@@ -54,7 +54,7 @@ def profile(
         typer.echo(f"wrote {len(rows)} profiles to {output}")
     else:
         message = f"no kernel with {name!r} in its name has run" if profiles.rows else "nothing has run yet"
-        terminal.console().print(_table(rows) if rows else escape(message))
+        terminal.print_table(_table(rows)) if rows else typer.echo(message)
 
 
 def _table(rows: list[ProfileRow]) -> Table:

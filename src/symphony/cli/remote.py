@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,7 @@ from symphony.problem.errors import InputError
 from symphony.service.client import default_folder
 
 Url = Annotated[str, typer.Option("--url", help="Address of the service (SYMPHONY_URL).")]
+AdminUrl = Annotated[str, typer.Option("--url", help="Use the service at this address instead of its database.")]
 Key = Annotated[
     str, typer.Option("--token", help="A token. Other users of this machine can see it; SYMPHONY_TOKEN hides it.")
 ]
@@ -22,6 +25,8 @@ Database = Annotated[
     str,
     typer.Option("--database", envvar="SYMPHONY_DATABASE", help="postgresql://…, instead of SQLite in that folder."),
 ]
+MAX_NUMBERS = 10_000  # of a list of ranges
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
 def service_folder(state: Path | None, database: str) -> Path:
@@ -51,3 +56,27 @@ def ago(seconds: float | None) -> str:
         if passed >= 2 * size:
             return f"{passed / size:.0f} {name}"
     return f"{passed:.0f} s"
+
+
+def number_list(text: str, option: str) -> list[int]:
+    """Numbers of a list of ranges such as 0-9, 1,4,7 or 0-99:10, in order and without repetitions."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        first, last, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, -1, 1)
+        if last < first or not step or (last - first) // step + len(found) >= MAX_NUMBERS:
+            hint = f"write 0-9, 1,4,7 or 0-99:10; at most {MAX_NUMBERS} numbers"
+            raise InputError(f"{part!r} is not a range of numbers", where=option, hint=hint)
+        found |= dict.fromkeys(range(first, last + 1, step))
+    return list(found)
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Increasing numbers as `number_list` reads them: "3,5-9"."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)

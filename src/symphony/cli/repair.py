@@ -61,7 +61,7 @@ def list_(
     for job in jobs:
         tasks, accepted = f"{job.finished}/{job.tasks}", f"{ago(job.accepted_s)} ago"
         table.add_row(str(job.id), escape(job.user), escape(job.name), _status(job), tasks, str(job.deaths), accepted)
-    terminal.console().print(table)
+    terminal.print_table(table)
 
 
 @app.command("cancel")

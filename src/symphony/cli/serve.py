@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +21,10 @@ from symphony.problem.errors import InputError
 from symphony.problem.extras import needs_extra
 from symphony.service.address import check_address
 from symphony.service.client import ADDRESS_FILE, DEFAULT_PORT, default_folder
+from symphony.service.tls import CERTIFICATE_FILE, TlsFiles
 
 if TYPE_CHECKING:
+    from symphony.engines.containment import Containment
     from symphony.engines.engine import Engine
 
 log = logging.getLogger("symphony.service")
@@ -48,11 +51,26 @@ def serve(
     open_jobs: Annotated[int, typer.Option(help="Unfinished jobs of a user.", min=1)] = 10_000,
     body_bytes: Annotated[int, typer.Option(help="Largest request.", min=1_000)] = 16 << 20,
     blob_bytes: Annotated[int, typer.Option(help="Largest argument or function.", min=1_000)] = 1 << 30,
+    blob_quota: Annotated[
+        int, typer.Option(help="Bytes of arguments and results of a user; 0 = unlimited.", min=0)
+    ] = 0,
     connections: Annotated[int, typer.Option(help="Connections at once.", min=4, max=50_000)] = 512,
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="Host name that requests may use, such as a proxy's; * = any. Repeatable.")
     ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain for HTTPS (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    own_token_days: Annotated[
+        float, typer.Option(help="Lifetime of the serving user's token; 0 = unlimited.", min=0)
+    ] = 30.0,
     output_bytes: Annotated[int, typer.Option(help="Output of jobs that is kept, in all.", min=1_000)] = 1 << 30,
+    limits_file: Annotated[
+        Path | None, typer.Option("--limits", help="TOML file with limits of jobs and users: memory, processes, …")
+    ] = None,
+    run_as: Annotated[
+        str,
+        typer.Option(help="service: jobs run as the user who serves. user: as the user who submitted (needs root)."),
+    ] = "service",
     keep_days: Annotated[float, typer.Option(help="Days that finished jobs are kept.", min=0.0)] = 7.0,
     share: Annotated[list[str] | None, typer.Option(help="USER=WEIGHT: share of a user; 1 unless set.")] = None,
     log_format: Annotated[str, typer.Option(help="text or json (one object on each line).")] = "text",
@@ -63,7 +81,10 @@ def serve(
     options.check_policy(policy)
     options.check_choice("--log-format", log_format, ("text", "json"))
     options.check_choice("--log-level", log_level.lower(), ("debug", "info", "warning", "error"))
+    options.check_choice("--run-as", run_as, ("service", "user"))
     weights = _weights(share or [])
+    containment = _containment(limits_file, run_as, ray)
+    tls = _tls(tls_cert, tls_key)
     named_topology = topologies.topology(topology) if topology else None
     folder = state or default_folder()
     options.check_folder(folder)
@@ -81,7 +102,8 @@ def serve(
 
     keep_private(folder)
     opened = open_database(database, folder)
-    own = tokens.own_token(opened, folder, getpass.getuser())
+    days = own_token_days or None
+    own = tokens.own_token(opened, folder, getpass.getuser(), days)
     others = len(tokens.listed(opened)) > 1
     opened.dispose()
     if not is_loopback(host) and not others:
@@ -90,18 +112,21 @@ def serve(
             hint="create one: symphony token create NAME; or serve on 127.0.0.1",
         )
     logs.configure(log_format, log_level)
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and run_as == "service":
         log.warning("serving as root: every user with a token can do anything on this machine; serve as another user")
+    if tls is None and not is_loopback(host):
+        log.warning("tokens and results cross the network unencrypted: use --tls-cert and --tls-key, or a TLS proxy")
     _warn_of_password(database)
     keep_programs(folder / "compiled")
     raise_descriptor_limit()
 
     def engine() -> Engine:
-        return ray_engine(ray, named_topology) if ray else LocalEngine(named_topology)
+        return ray_engine(ray, named_topology) if ray else LocalEngine(named_topology, containment)
 
     limits = Limits(
         body_bytes=body_bytes,
         blob_bytes=blob_bytes,
+        blob_quota_bytes=blob_quota,
         open_jobs=open_jobs,
         requests_per_s=rate,
         connections=connections,
@@ -110,12 +135,20 @@ def serve(
         output_bytes=output_bytes,
         keep_s=keep_days * 86_400.0,
         weights=weights,
+        containment=containment,
     )
     service = Service(
         engine, folder, database=database, policy=policy, limits=limits, checkpoints=checkpoints, round_s=round_s
     )
 
+    def maintain() -> None:
+        tokens.own_token(service.database, folder, getpass.getuser(), days)  # renews it in time
+        if tls is not None:
+            (folder / CERTIFICATE_FILE).write_text(tls.leaf)  # which may be new
+
     def ready(url: str) -> None:
+        if tls is not None:
+            (folder / CERTIFICATE_FILE).write_text(tls.leaf)
         (folder / ADDRESS_FILE).write_text(url + "\n")
         if as_json:
             print_json({"url": url, "state": str(folder), "token_file": str(own)})
@@ -126,10 +159,32 @@ def serve(
         out.print(f"  export SYMPHONY_TOKEN=$(cat {own})", soft_wrap=True)
 
     try:
-        status = run(service, host, port, drain_s=drain_s, ready=ready)
+        status = run(service, host, port, drain_s=drain_s, ready=ready, tls=tls, maintain=maintain)
     finally:
         (folder / ADDRESS_FILE).unlink(missing_ok=True)
     sys.exit(status)
+
+
+def _containment(path: Path | None, run_as: str, ray: str) -> Containment:
+    from symphony.engines.containment import Containment, read_limits
+
+    if ray and (path is not None or run_as == "user"):
+        raise InputError(
+            "--limits and --run-as are for jobs on this machine, not for those on a Ray cluster",
+            hint="leave them out, or leave --ray out",
+        )
+    if run_as == "user" and os.geteuid() != 0:
+        raise InputError("only root can run jobs as other users", hint="serve as root, or leave --run-as out")
+    policy = Containment() if path is None else read_limits(path)
+    return replace(policy, own_accounts=run_as == "user")
+
+
+def _tls(certificate: Path | None, key: Path | None) -> TlsFiles | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise InputError("--tls-cert and --tls-key go together", hint="write --tls-cert chain.pem --tls-key key.pem")
+    return TlsFiles(certificate, key)
 
 
 def keep_private(folder: Path) -> None:

@@ -11,9 +11,14 @@ from typing import IO, Any
 from rich.console import Console
 from rich.text import Text
 
-from symphony.telemetry import Problem, Span, StatRow, Verdict
+from symphony.telemetry import MACHINE_PLACE, Problem, Span, StatRow, Verdict
 
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
+# By the beginning of a place's name: its name in the legend, and a remark that its counts are not the command's alone.
+WHOLE_PLACES = {
+    MACHINE_PLACE: (MACHINE_PLACE, "the whole machine, all programs included; cgroup.*: this control group"),
+    "GPU-": ("GPU-…", "the whole GPU, all programs included"),
+}
 _MAX_PRINTED_PROBLEMS = 5  # further ones are only counted
 
 
@@ -71,6 +76,7 @@ class Lines:
     ) -> None:
         """The lines of a whole run; `about`: its duration is not exact."""
         places = len(found) > 1
+        whole = [note for start, note in WHOLE_PLACES.items() if any(span.where.startswith(start) for span, _ in found)]
         if not self.for_people:
             for span, rows in found:
                 self._for_programs(span, rows, places, None)
@@ -80,7 +86,7 @@ class Lines:
         self._console.print(f"\n {title}:\n", markup=False)
         for span, rows in found:
             for row in rows:
-                place = Text(f"{span.where or 'all':>8} ") if places else Text("")
+                place = Text(f"{span.where or 'all':>8} ") if places or whole else Text("")
                 self._console.print(place + self._line(row))
         elapsed = f"about {elapsed_s:.2g}" if about else f"{elapsed_s:.6f}"
         self._console.print(f"\n{elapsed:>20}   seconds elapsed")
@@ -89,6 +95,7 @@ class Lines:
         legend = [f"{'±':>20}   half of the 95% interval, of counts in per cent"] if intervals else []
         legend += [f"{'…':>20}   its ends, if not symmetric"] if any("…" in i for i in intervals) else []
         legend += [f"{'(%)':>20}   share of the time with a counter"] if any(map(_share, every)) else []
+        legend += [f"{place:>20}   {note}" for place, note in whole]
         self._console.print(Text("".join(f"{line}\n" for line in legend), "dim"))
 
     def _line(self, row: StatRow) -> Text:
@@ -180,7 +187,8 @@ def shown(row: StatRow, unsupported: bool = False) -> tuple[str, str]:
     if row.kind == "event" and not row.unit:
         return f"{row.value:,.0f}", _relative_ends(row) if skewed else _relative(half, row.value)
     most = 2 if row.unit in ("%", "msec") else 4 if abs(row.value) >= 0.01 else 7
-    if not half and row.value == round(row.value) and row.unit not in ("%", "msec"):
+    whole = row.value == round(row.value) or (row.kind == "event" and row.unit in ("us", "bytes"))
+    if not half and whole and row.unit not in ("%", "msec"):
         return f"{row.value:,.0f}", ""
     digits = 1 - math.floor(math.log10(half)) if 0 < half < math.inf else most
     decimals = min(max(digits, 1), most)

@@ -13,13 +13,23 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+MAX_TABLE_COLUMNS = 1_000  # of a table whose names are not broken
 SECONDS_BETWEEN_LINES = 10.0  # of progress, where the output is not a terminal
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console that prints names unchanged: no emoji for `:abc:`, no colours for numbers."""
     return Console(stderr=stderr, highlight=False, emoji=False)
+
+
+def print_table(table: Table) -> None:
+    """Print a table with whole names: a narrow terminal breaks the lines, where Rich would break the names."""
+    out = console()
+    whole = out.measure(table, options=out.options.update(width=MAX_TABLE_COLUMNS)).maximum
+    out.width = max(out.width, min(whole, MAX_TABLE_COLUMNS))
+    out.print(table)
 
 
 @contextmanager

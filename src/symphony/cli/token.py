@@ -1,26 +1,28 @@
-"""`symphony token`: the tokens of a service. Works on the service's database, not through the service."""
+"""`symphony token`: the tokens of a service. Works on its database, or (with --url) through the service."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from symphony.cli import terminal
 from symphony.cli.options import AsJson
-from symphony.cli.remote import Database, State, plain_table, service_folder
+from symphony.cli.remote import AdminUrl, Database, Key, State, plain_table, service_folder
 from symphony.cli.terminal import print_json
 from symphony.problem.extras import needs_extra
-from symphony.service.client import default_folder
+from symphony.service.client import connect, default_folder
+from symphony.service.wire import IssuedToken
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from symphony.service.tokens import Token
+    from symphony.service.tokens import TokenChange
 
-app = typer.Typer(help="Create, list and revoke the tokens of a service.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, rotate and revoke the tokens of a service.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="ID", help="The token's ID in `token list`.")]
 
 
 def _open(state: State, database: str, new: bool = False) -> sa.Engine:
@@ -41,66 +43,112 @@ def create(
     priority: Annotated[int, typer.Option(help="The highest priority that its jobs may have.")] = 0,
     state: State = None,
     database: Database = "",
+    url: AdminUrl = "",
+    token: Key = "",
     as_json: AsJson = False,
 ) -> None:
     """Create a token and print it, once: only its hash is stored."""
+    scopes = tuple(dict.fromkeys(scope or ["submit", "read"]))
+    if url:
+        with connect(url, token=token) as cluster:
+            _print_issued(cluster.create_token(user, scopes, days=days, priority=priority), as_json)
+        return
     opened = _open(state, database, new=True)
-    from symphony.service import tokens
+    from symphony.service import audit, tokens
 
-    scopes = tuple(dict.fromkeys(scope or [tokens.SUBMIT, tokens.READ]))
-    made = tokens.create(opened, user, scopes, days=days, priority=priority)
-    if as_json:
-        print_json({"token": made, "user": user, "scopes": scopes})
-    else:
-        typer.echo(made)
+    _apply(opened, tokens.creation(audit.operator(), user, scopes, days=days, priority=priority), as_json)
 
 
 @app.command("list")
-def list_(*, state: State = None, database: Database = "", as_json: AsJson = False) -> None:
+def list_(
+    *, state: State = None, database: Database = "", url: AdminUrl = "", token: Key = "", as_json: AsJson = False
+) -> None:
     """List the tokens, without their secrets."""
-    opened = _open(state, database)
-    from symphony.service import tokens
+    if url:
+        with connect(url, token=token) as cluster:
+            listed = cluster.tokens()
+    else:
+        opened = _open(state, database)
+        from symphony.service import tokens
 
-    listed = tokens.listed(opened)
+        listed = [one.view() for one in tokens.listed(opened)]
+        opened.dispose()
     if as_json:
-        print_json([_token_row(entry) for entry in listed])
+        print_json([one.model_dump(mode="json") for one in listed])
         return
     table = plain_table("token", "user", "scopes", "priority", "created", "expires")
-    for entry in listed:
-        expires = "never" if entry.expires is None else "expired" if entry.expired else _day(entry.expires)
-        row = (entry.id, escape(entry.user), " ".join(entry.scopes), str(entry.priority), _day(entry.created), expires)
+    for one in listed:
+        expired = one.expires_s is not None and time.time() >= one.expires_s
+        expires = "never" if one.expires_s is None else "expired" if expired else _day(one.expires_s)
+        row = (one.id, escape(one.user), " ".join(one.scopes), str(one.priority), _day(one.created_s), expires)
         table.add_row(*row)
-    terminal.console().print(table)
+    terminal.print_table(table)
+
+
+@app.command("rotate")
+def rotate(
+    name: Name,
+    *,
+    days: Annotated[
+        float | None, typer.Option(help="Days until the new one expires. [default: as the old one had]")
+    ] = None,
+    grace_hours: Annotated[float, typer.Option(help="Hours for which the old one stays valid.", min=0.0)] = 0.0,
+    state: State = None,
+    database: Database = "",
+    url: AdminUrl = "",
+    token: Key = "",
+    as_json: AsJson = False,
+) -> None:
+    """Replace a token by a new one, and print that."""
+    if url:
+        with connect(url, token=token) as cluster:
+            _print_issued(cluster.rotate_token(name, days=days, grace_s=grace_hours * 3_600), as_json)
+        return
+    opened = _open(state, database)
+    from symphony.service import audit, tokens
+
+    old = tokens.existing(opened, name)
+    _apply(opened, tokens.rotation(audit.operator(), old, days=days, grace_s=grace_hours * 3_600), as_json)
 
 
 @app.command("revoke")
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="ID", help="The token's ID in `token list`.")],
+    name: Name,
     *,
     state: State = None,
     database: Database = "",
+    url: AdminUrl = "",
+    token: Key = "",
     as_json: AsJson = False,
 ) -> None:
     """Revoke a token; the service refuses it within seconds."""
-    opened = _open(state, database)
-    from symphony.service import tokens
+    if url:
+        with connect(url, token=token) as cluster:
+            cluster.revoke_token(name)
+    else:
+        opened = _open(state, database)
+        from symphony.service import audit, tokens
 
-    tokens.revoke(opened, name)
+        tokens.revocation(audit.operator(), tokens.existing(opened, name)).apply(opened)
+        opened.dispose()
     if as_json:
         print_json({"revoked": name})
     else:
         typer.echo(f"revoked {name}")
 
 
-def _token_row(entry: Token) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "user": entry.user,
-        "scopes": entry.scopes,
-        "priority": entry.priority,
-        "created_s": entry.created,
-        "expires_s": entry.expires,
-    }
+def _apply(opened: sa.Engine, change: TokenChange, as_json: bool) -> None:
+    change.apply(opened)
+    opened.dispose()
+    _print_issued(IssuedToken(token=change.text, about=change.token.view()), as_json)
+
+
+def _print_issued(issued: IssuedToken, as_json: bool) -> None:
+    if as_json:
+        about = issued.about
+        print_json({"token": issued.token, "id": about.id, "user": about.user, "scopes": about.scopes})
+    else:
+        typer.echo(issued.token)
 
 
 def _day(at: float) -> str:

@@ -10,8 +10,8 @@ cannot hand dispatched work back. One thread calls all methods but `put`, `get`,
        └── device goes down ──► Stopped for all that was on it, and DeviceDown
 
 Every piece of work that was dispatched ends in exactly one `Finished`, `Failed` or `Stopped`. `sy.testing.check_engine`
-checks this. Subclass `Engine`: the members with a default (`notes`, `whole_gangs`, `processes`, `release`) are
-optional.
+checks this. Subclass `Engine`: the members with a default (`notes`, `whole_gangs`, `contained`, `several_cores`,
+`processes`, `release`) are optional.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ UNREADABLE = "unreadable"  # the function or its arguments could not be unpickle
 DIED = "died"  # its process ended before the kernel returned
 TIMEOUT = "timeout"  # it ran longer than `Work.timeout_s`
 LOST = "lost"  # an input was lost with the machine that stored it
-REASONS = frozenset({RAISED, UNSENDABLE, UNREADABLE, DIED, TIMEOUT, LOST})
+LIMIT = "limit"  # it used more than it may, of memory for instance
+REASONS = frozenset({RAISED, UNSENDABLE, UNREADABLE, DIED, TIMEOUT, LOST, LIMIT})
 # The stage at which a worker process failed, and the reason that the engine reports for it.
 FAILURE_BY_STAGE = {"function": UNREADABLE, "arguments": UNREADABLE, "call": RAISED, "result": UNSENDABLE}
 
@@ -103,6 +104,8 @@ class Work:
     output: Output | None = None  # if set, the engine stores the standard streams there, if it can
     user: str = ""  # owner, if several users share the engine: no process runs work of two users …
     job: int = 0  # … and no job sees what another job changed in its process
+    cores: int = 1  # slots of a CPU device that it holds; ignored by engines without `several_cores`
+    memory: float = math.inf  # bytes that its process, with its children, may use
 
     def plain_options(self) -> tuple[tuple[int, int], tuple | None, tuple | None]:
         """Plain values for messages to workers: rank and size, arguments of `TrainingRun`, arguments of `OutputLog`."""
@@ -123,7 +126,7 @@ class Finished:
 @dataclass(frozen=True)
 class Failed:
     number: int
-    why: str  # RAISED, UNSENDABLE, UNREADABLE, DIED, TIMEOUT or LOST
+    why: str  # RAISED, UNSENDABLE, UNREADABLE, DIED, TIMEOUT, LOST or LIMIT
     message: str
     began_s: float = math.nan
     seconds: float = 0.0
@@ -131,10 +134,12 @@ class Failed:
     traceback: str = ""
     exception: bytes | None = None  # pickled; only the user who submitted the work may unpickle it
     signal: int = 0  # that ended its process
+    hint: str = ""  # what the user can do about it
+    classes: frozenset[str] = frozenset()  # of the exception, with base classes: "OSError", "package.module.Error"
 
     def __post_init__(self) -> None:
         for name in ("message", "type", "traceback"):  # written by the kernel, so not trusted
-            object.__setattr__(self, name, readable(getattr(self, name), LONGEST_TEXT))
+            object.__setattr__(self, name, readable(getattr(self, name), longest=LONGEST_TEXT))
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,8 @@ class Engine(Protocol):
 
     notes: Sequence[str] = ()  # for the user: for instance, devices that did not start, and why
     whole_gangs: bool = False  # whether it takes a gang as one piece of work (`gangs.py`)
+    contained: Sequence[str] = ()  # who enforces which limits of jobs, in sentences
+    several_cores: bool = False  # whether work may hold several slots of a CPU, and its memory is bounded
 
     def inventory(self) -> Topology:
         """The devices, and what they share. Never changes: devices only go down and come up."""

@@ -7,6 +7,9 @@ thread and may therefore fork; the process of the engine, which has JAX's thread
     engine ──► "fork", with the pipes of the worker ──► its pid           answers arrive in the order of the requests
            ──► "reap", a pid                        ──► its exit status
 
+It adopts the processes that an ended worker leaves, and ends them. When the engine ends, in whatever way, the server
+ends all workers and what they have started.
+
 It runs as a script and loads `worker.py` from the same folder: Symphony need not be importable there.
 """
 
@@ -15,12 +18,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import os
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -29,17 +35,20 @@ FORK, REAP = b"f", b"r"
 REQUEST, ANSWER = "<cq", "<cq"  # kind, and a pid or an exit status
 UNKNOWN = -signal.SIGKILL  # assumed where the exit status of a process is not known
 PATIENCE_S = 10.0  # for killed processes to end
+SWEEP_AFTER_S = 0.2  # from the end of a worker to the end of what it has left: a search takes milliseconds
 SHARED = ("cloudpickle", "numpy")  # imported before the first fork
 
 
 class ForkServer:
     """The engine's side. Every request names a `requester`, which is returned with the answer."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
+    def __init__(self, environment: Mapping[str, str], cores: int = 1) -> None:
+        """`cores`: for which `environment` sets the number of threads."""
+        self._environment, self.cores = environment, cores
         self._asked: deque[tuple[bytes, Any]] = deque()
         self._child: subprocess.Popen | None = None
         self.socket: socket.socket | None = None
+        self.crashed = False  # it has ended without ending what its workers had started
 
     @property
     def pid(self) -> int:
@@ -105,7 +114,7 @@ class ForkServer:
                     pass
         if self._child is not None:
             self._child.kill()
-            self._child.wait()
+            self.crashed |= self._child.wait() != 0
             self._child = None
         if self.socket is not None:
             self.socket.close()
@@ -118,38 +127,50 @@ class ForkServer:
 
 
 def main(control: socket.socket) -> None:
-    worker = _load_worker()
+    worker, processes = _load("worker"), _load("processes")
+    processes.adopt_orphans()
+    workers: set[int] = set()  # that run
+    sweep_s = math.inf  # when to look for processes that ended workers have left
     for name in SHARED:
         with contextlib.suppress(Exception):  # a kernel that needs the module raises a better error
             __import__(name)
     gc.collect()
     gc.freeze()  # so that memory pages stay shared with the workers
     while True:
+        left_s = sweep_s - time.monotonic()
+        if left_s < math.inf and (left_s <= 0 or not select.select([control], [], [], left_s)[0]):
+            processes.end_tree(os.getpid(), without=workers)
+            sweep_s = math.inf
+            continue
         data, descriptors, _, _ = socket.recv_fds(control, struct.calcsize(REQUEST), 2)
         if len(data) != struct.calcsize(REQUEST):
+            processes.end_tree(os.getpid())
             os._exit(0)
         what, number = struct.unpack(REQUEST, data)
         if what == REAP:
             answer = _status(number)
+            workers.discard(number)
+            sweep_s = min(sweep_s, time.monotonic() + SWEEP_AFTER_S)
         else:
-            answer = _forked(worker, control, descriptors)
+            answer = _forked(worker, processes, control, descriptors)
+            workers |= {answer} if answer else set()
             for descriptor in descriptors:
                 os.close(descriptor)
         control.send(struct.pack(ANSWER, what, answer))
 
 
-def _load_worker() -> Any:
+def _load(name: str) -> Any:
     import importlib.util
 
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
-    spec = importlib.util.spec_from_file_location("symphony_worker", path)
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"symphony_{name}", path)
     assert spec is not None and spec.loader is not None
-    sys.modules["symphony_worker"] = module = importlib.util.module_from_spec(spec)
+    sys.modules[f"symphony_{name}"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def _forked(worker: Any, control: socket.socket, descriptors: list[int]) -> int:
+def _forked(worker: Any, processes: Any, control: socket.socket, descriptors: list[int]) -> int:
     """The pid of a new worker; 0 if the system allows none at present."""
     try:
         pid = os.fork()
@@ -159,7 +180,9 @@ def _forked(worker: Any, control: socket.socket, descriptors: list[int]) -> int:
         return pid
     try:
         control.close()
-        os.setsid()  # child processes of kernels are killed with this group
+        os.setsid()  # child processes of kernels are killed with this group …
+        processes.adopt_orphans()  # … and those that have left it, with this tree
+        processes.be_killed_first()
         random = sys.modules.get("numpy.random")
         if random is not None:  # or all workers would draw the same numbers; Python's generator reseeds itself
             random.seed()

@@ -6,6 +6,12 @@ has failed, and the work queued behind it goes to its replacement.
 
 Workers run users' code, so their messages are validated (`messages.py`). A worker that sends anything but the answer
 for the work that it runs is killed, and that work has failed.
+
+Work for several cores is in the queues of as many slots of its device, and starts when it is the first in all of them.
+It runs in a worker of the first of these; the others are idle meanwhile. All queues have such work in the same order,
+so none waits for another for ever.
+
+A worker ends with all processes that it has started (`processes.py`). Limits: `containment.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +21,9 @@ import contextlib
 import itertools
 import math
 import os
+import pwd
+import resource
+import secrets
 import selectors
 import shutil
 import signal
@@ -26,11 +35,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from symphony.engines import messages
+from symphony.engines import messages, processes
 from symphony.engines import worker as process
+from symphony.engines.cgroups import Cgroup, CgroupTree, open_cgroups
+from symphony.engines.containment import Allowance, Breach, Containment, Supervisor, Watched, enforcement, memory_breach
 from symphony.engines.engine import (
     DIED,
     FAILURE_BY_STAGE,
+    LIMIT,
     TIMEOUT,
     DeviceDown,
     Engine,
@@ -67,11 +79,17 @@ class _Worker:
     write: int
     began_s: float
     pid: int = 0  # 0 = not forked yet
+    forked_by: int = 0  # pid of the fork server that has to reap it
     watch: int = -1  # pidfd, readable when the process ends; -1 = watch for the end of its pipe instead
     up: bool = False  # it has sent Ready
     doomed: bool = False  # killed, or to be killed once its pid is known
     malformed: str = ""  # what was wrong with a message that it sent
     tag: tuple[str, int] | None = None  # user and job of the work sent to it
+    memory: float = math.inf  # bound for the work sent to it
+    cpus: tuple[int, ...] | None = None  # that it was pinned to
+    group: Cgroup | None = None
+    uid: int | None = None  # user that it has become
+    limited: bool = False  # whether the supervisor watches it
     inbox: messages.Inbox = field(default_factory=messages.Inbox)
     outbox: bytearray = field(default_factory=bytearray)
     blocked: bool = False  # the pipe to it is full
@@ -93,20 +111,47 @@ class _Slot:
     retry_s: float = math.inf  # when to fork again after a fork that failed
     work: deque[Work] = field(default_factory=deque)  # first in, first out; the first one runs
     sent: int = 0  # how many of these were sent to the worker
-    since: float = math.inf  # the earliest time at which the first one may have started
+    since: float = math.inf  # the earliest time at which the first one may have started; inf = it has not
     dropped: set[int] = field(default_factory=set)  # work that the worker was asked not to start
     stopped: tuple[int, str] | None = None  # work because of which the worker was killed, and why
+    breach: Breach | None = None  # the limit, if that is why
 
 
 class LocalEngine(Engine):
-    """Runs work on this machine. `topology` must describe it; by default, it is discovered."""
+    """Runs work on this machine. `topology` must describe it; by default, it is discovered.
 
-    def __init__(self, topology: Topology | None = None) -> None:
+    `containment`: limits for the jobs of several users; without it, only the memory of kernels is bounded.
+    """
+
+    several_cores = True
+
+    def __init__(self, topology: Topology | None = None, containment: Containment | None = None) -> None:
         if not sys.platform.startswith("linux"):
             raise EngineError(f"the local engine needs Linux; this is {sys.platform}", hint="run it in a container")
         described = discover().topology if topology is None else topology
         _check(described)
+        self._containment, self._contained = containment or Containment(), containment is not None
+        if self._containment.own_accounts and os.geteuid() != 0:
+            raise EngineError("only root can run jobs as other users", hint="serve as root, or without --run-as user")
         self._folder = _folder()
+        self._groups: CgroupTree | None = None
+        self.contained: list[str] = []  # who enforces what, in sentences
+        self._temporary = ""  # folder for the temporary folders of jobs
+        if self._contained:
+            note = "cgroups are used with --limits only"
+            if self._containment.limits:
+                self._groups, note = open_cgroups()
+            self.contained = enforcement(self._containment, self._groups, note)
+            self._temporary = str(scratch(Path(tempfile.gettempdir()), "symphony-jobs"))
+            os.chmod(self._temporary, 0o711)
+        if self._containment.own_accounts:
+            os.chmod(self._folder, 0o1733)  # all may write; none can list, or read what is another's
+        self._breaches: deque[Breach] = deque()
+        self._supervisor = Supervisor(self._containment, self._groups, self._on_breach)
+        self._began: dict[tuple[str, int], float] = {}  # when the first work of each job started
+        self._threaded: dict[int, ForkServer] = {}  # for workers with several cores
+        self._old_groups: list[Cgroup] = []  # to be removed when their processes have ended
+        self._lent: dict[int, list[_Slot]] = {}  # further slots of work for several cores
         self._files = itertools.count()  # numbers of files for values; used by several threads
         self._workers = itertools.count()
         self._spare: list[_Worker] = []
@@ -122,7 +167,7 @@ class LocalEngine(Engine):
         self._closed = False
         self.notes: list[str] = []
         atexit.register(self.close)
-        self._slots = _slots(described)
+        self._slots = _slots(described, self._folder)
         try:
             for slot in self._slots:
                 self._start(slot)
@@ -146,7 +191,8 @@ class LocalEngine(Engine):
 
     def put(self, value: Pickled) -> Stored:
         """Store a value: a small one inline, a large one in a file in shared memory. Thread-safe."""
-        stored = process.store(value.head, list(value.buffers), self._folder, self._name())
+        name = self._name() if value.buffers or len(value.head) > process.MAX_INLINE_VALUE_BYTES else ""
+        stored = process.store(value.head, list(value.buffers), self._folder, name)
         return Stored(stored, stored[3])
 
     def get(self, value: Stored) -> Pickled:
@@ -172,9 +218,13 @@ class LocalEngine(Engine):
             if one.device in self._down or not slots:
                 self._events.append(Stopped(one.number))
                 continue
-            slot = min(slots, key=lambda slot: (len(slot.work), _reuse_rank(slot, one)))
-            slot.work.append(one)
+            slots.sort(key=lambda slot: (len(slot.work), _reuse_rank(slot, one)))
+            slot, *lent = slots[: 1 if slots[0].accelerator else one.cores]
             self._where[one.number] = slot
+            if lent:
+                self._lent[one.number] = lent
+            for each in (slot, *lent):
+                each.work.append(one)
             touched.append(slot)
         for slot in touched:
             self._send(slot)
@@ -205,9 +255,11 @@ class LocalEngine(Engine):
                 self._flush(key.data)
             else:
                 self._receive(key.data)
+        while self._breaches:
+            self._end_breach(self._breaches.popleft())
         now = time.monotonic()
         for slot in self._slots:
-            if slot.work and slot.stopped is None and now >= slot.since + slot.work[0].timeout_s:
+            if slot.sent and slot.stopped is None and now >= slot.since + slot.work[0].timeout_s:
                 self._stop(slot.work[0].number, TIMEOUT)
             if now >= slot.retry_s:
                 self._start(slot)
@@ -224,6 +276,12 @@ class LocalEngine(Engine):
             worker = slot.worker
             if worker is not None and worker.ready and worker.tag == (user, job) and not slot.sent:
                 self._renew(slot)
+        if self._began.pop((user, job), None) is not None:
+            self._supervisor.job_over(user, job)
+            if self._groups is not None:
+                self._groups.job(user, job).kill()
+                self._old_groups.append(self._groups.job(user, job))
+            shutil.rmtree(self._job_folder(user, job), ignore_errors=True)
 
     def wake(self) -> None:
         """Interrupt `poll` through a pipe that it selects on. Thread-safe."""
@@ -236,11 +294,19 @@ class LocalEngine(Engine):
             return
         self._closed = True
         atexit.unregister(self.close)
+        self._supervisor.close()
         for worker in [*self._spare, *(slot.worker for slot in self._slots)]:
             if worker is not None:
                 self._close_worker(worker)
-        for server in {slot.server for slot in self._slots}:
+        servers = {slot.server for slot in self._slots} | set(self._threaded.values())
+        for server in servers:
             self._end_server(server)
+        if any(server.crashed for server in servers):
+            processes.end_marked(self._folder)
+        if self._groups is not None:
+            self._groups.close()
+        if self._temporary:
+            shutil.rmtree(self._temporary, ignore_errors=True)
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -249,16 +315,31 @@ class LocalEngine(Engine):
     # --- processes
 
     def _start(self, slot: _Slot) -> None:
-        slot.retry_s, slot.sent, slot.since, slot.stopped = math.inf, 0, math.inf, None
-        spare = next((one for one in self._spare if one.server is slot.server and one.ready), None)
+        slot.retry_s, slot.sent, slot.since, slot.stopped, slot.breach = math.inf, 0, math.inf, None, None
+        server = self._server(slot)
+        spare = next((one for one in self._spare if one.server is server and one.ready), None)
         if spare is None:
-            self._fork(slot.server, slot)
+            self._fork(server, slot)
             return
         self._spare.remove(spare)
         slot.worker, spare.slot = spare, slot
-        spare.outbox += process.framed(("pin", slot.cpus))
+        self._pin(spare, slot.cpus)
         self._flush(spare)
         self._send(slot)
+
+    def _server(self, slot: _Slot) -> ForkServer:
+        """The fork server for the next work of a slot: the environment of its workers sets the number of threads."""
+        cores = slot.work[0].cores if slot.work and self._where[slot.work[0].number] is slot else 1
+        if cores == 1 or slot.accelerator:
+            return slot.server
+        if cores not in self._threaded:
+            self._threaded[cores] = _cpu_server(self._folder, cores)
+        return self._threaded[cores]
+
+    def _pin(self, worker: _Worker, cpus: tuple[int, ...]) -> None:
+        if worker.cpus != cpus:
+            worker.cpus = cpus
+            worker.outbox += process.framed(("pin", cpus))
 
     def _stock(self, server: ForkServer) -> None:
         """Fork spares, as many as there are slots; none for an accelerator, whose memory they would occupy."""
@@ -272,7 +353,10 @@ class LocalEngine(Engine):
         (read_here, write_there), (read_there, write_here) = os.pipe(), os.pipe()
         os.set_blocking(read_here, False)
         os.set_blocking(write_here, False)
-        worker = _Worker(server, slot, f"w{next(self._workers)}", read_here, write_here, time.monotonic())
+        name = f"w{next(self._workers)}"
+        if self._containment.own_accounts:  # or another user could create its files first
+            name += f"x{secrets.token_hex(8)}"
+        worker = _Worker(server, slot, name, read_here, write_here, time.monotonic())
         if slot is None:
             self._spare.append(worker)
         else:
@@ -285,7 +369,8 @@ class LocalEngine(Engine):
             self._not_forked(worker)
             return
         hello = (tuple(sys.path), os.getcwd(), self._folder, worker.name, slot.accelerator if slot else "")
-        worker.outbox += process.framed(("pin", slot.cpus if slot else ())) + process.framed(("begin", *hello))
+        self._pin(worker, slot.cpus if slot else ())
+        worker.outbox += process.framed(("begin", *hello))
         self._flush(worker)
 
     def _answered(self, server: ForkServer) -> None:
@@ -315,7 +400,7 @@ class LocalEngine(Engine):
         self._leaving.difference_update(workers)
 
     def _forked(self, worker: _Worker, pid: int) -> None:
-        worker.pid, worker.watch = pid, _watch(pid)
+        worker.pid, worker.watch, worker.forked_by = pid, _watch(pid), worker.server.pid
         if worker.watch >= 0:
             self._selector.register(worker.watch, selectors.EVENT_READ, worker)
         if worker.doomed or worker.read < 0:
@@ -347,12 +432,19 @@ class LocalEngine(Engine):
         self._stock(slot.server)
 
     def _kill(self, worker: _Worker) -> None:
-        """Kill a worker with its process group. `_reaped` follows."""
+        """Kill a worker with its process group; the fork server ends the rest of its tree. `_reaped` follows."""
         worker.doomed = True
         if worker.pid:
-            _sigkill(worker.pid)
+            self._kill_processes(worker)
             if worker.watch < 0:
                 self._worker_ended(worker)
+
+    def _kill_processes(self, worker: _Worker) -> None:
+        if worker.group is not None:
+            worker.group.kill()
+        elif worker.forked_by != worker.server.pid:  # its fork server has died
+            processes.end_tree(worker.pid)
+        _sigkill(worker.pid)
 
     def _close_pipes(self, worker: _Worker) -> None:
         if worker.read >= 0:
@@ -370,7 +462,7 @@ class LocalEngine(Engine):
             os.close(worker.watch)
         worker.watch, worker.doomed = -1, True
         if worker.pid:
-            _sigkill(worker.pid)
+            self._kill_processes(worker)
             self._leaving.add(worker)
 
     def _worker_ended(self, worker: _Worker) -> None:
@@ -411,14 +503,17 @@ class LocalEngine(Engine):
     def _reaped(self, worker: _Worker, code: int) -> None:
         """A worker has ended: its current work has failed, unless we killed it; the rest goes to the next worker."""
         self._leaving.discard(worker)
+        self._supervisor.forget(worker.name)
         slot = worker.slot
         if worker in self._spare:
             self._spare.remove(worker)
         if slot is None or slot.worker is not worker:
+            self._remove_group(worker)
             return
         slot.worker = None
         if slot.sent > 0 and worker.up and slot.work:
-            self._report_death(slot, code, worker.malformed)
+            self._report_death(slot, code, worker)
+        self._remove_group(worker)
         for number in slot.dropped & {work.number for work in slot.work}:
             self._remove(slot, number)
         slot.failures = 0 if worker.up else slot.failures + 1
@@ -428,18 +523,34 @@ class LocalEngine(Engine):
         else:
             self._start(slot)
 
-    def _report_death(self, slot: _Slot, code: int, malformed: str) -> None:
+    def _remove_group(self, worker: _Worker) -> None:
+        if worker.group is not None:
+            worker.group.kill()
+            self._old_groups.append(worker.group)
+            worker.group = None
+            # Those whose processes have not quite ended are removed with the next one.
+            self._old_groups = [group for group in self._old_groups if not group.removed()]
+
+    def _report_death(self, slot: _Slot, code: int, worker: _Worker) -> None:
         work, stopped = slot.work[0], slot.stopped
         if stopped is not None and stopped[0] != work.number:
             return  # it was killed because of work that had just ended: this work is sent again
         slot.work.popleft()
-        del self._where[work.number]
+        self._leave(work)
         seconds = time.monotonic() - slot.since
-        if stopped is None:
+        over, hint = memory_breach(self._watched(worker, work), self._containment)
+        if stopped is None and over:
+            self._events.append(Failed(work.number, LIMIT, over, slot.since, seconds, hint=hint))
+        elif stopped is None:
             number, text = (
-                (0, f"its process sent a malformed message: {malformed}") if malformed else _exit_reason(code)
+                (0, f"its process sent a malformed message: {worker.malformed}")
+                if worker.malformed
+                else _exit_reason(code)
             )
             self._events.append(Failed(work.number, DIED, text, slot.since, seconds, signal=number))
+        elif stopped[1] == LIMIT and slot.breach is not None:
+            _, _, text, hint = slot.breach
+            self._events.append(Failed(work.number, LIMIT, text, slot.since, seconds, hint=hint))
         elif stopped[1] == TIMEOUT:
             text = f"it ran for more than {work.timeout_s:g} s"
             self._events.append(Failed(work.number, TIMEOUT, text, slot.since, seconds))
@@ -455,8 +566,9 @@ class LocalEngine(Engine):
                     self._leaving.add(worker)
                     self._kill(worker)
                 for work in slot.work:
-                    self._where.pop(work.number)
-                    self._events.append(Stopped(work.number))
+                    if self._where.pop(work.number, None) is not None:  # or it was in several queues
+                        self._lent.pop(work.number, None)
+                        self._events.append(Stopped(work.number))
                 slot.work.clear()
         self._events.append(DeviceDown(device, why))
 
@@ -468,29 +580,156 @@ class LocalEngine(Engine):
         if worker is None or not worker.ready or len(slot.work) == slot.sent:
             return
         if not slot.sent:
-            tag = _tag(slot.work[0])
-            if worker.tag not in (None, tag):
+            first = slot.work[0]
+            if self._where[first.number] is not slot:
+                self._send(self._where[first.number])
+                return
+            if any(other.sent or other.work[0] is not first for other in self._lent.get(first.number, ())):
+                return
+            if worker.tag not in (None, _tag(first)) or worker.server is not self._server(slot):
                 self._renew(slot)
                 return
-            worker.tag = tag
+            if not self._confine(slot, worker, first):
+                return
             slot.since = time.monotonic()
         for work in itertools.islice(slot.work, slot.sent, None):
-            if _tag(work) != worker.tag:
+            if slot.sent and (_tag(work) != worker.tag or work.cores > 1 or work.memory != worker.memory):
                 break
             slot.sent += 1
             known = work.function.digest in worker.knows
             worker.knows.add(work.function.digest)
             code = None if known else work.function.code.at
             inputs = tuple(value.at for value in self._without_large_inputs(work.inputs))
+            self._grant(worker, code, work.arguments.at, *inputs)
             rest = (work.function.digest, code, work.arguments.at, inputs, *work.plain_options())
             worker.outbox += process.framed(("run", work.number, -1 if work.user else work.job, *rest))
+            if work.cores > 1:
+                break
+        self._watch(slot)
         self._flush(worker)
 
+    # --- limits
+
+    def _confine(self, slot: _Slot, worker: _Worker, work: Work) -> bool:
+        """Prepare a worker for the next work, and for the job if it is new to it; whether that was possible."""
+        new, tag = worker.tag is None, _tag(work)
+        worker.tag, worker.memory = tag, work.memory
+        lent = self._lent.get(work.number, ())
+        self._pin(worker, tuple(cpu for one in (slot, *lent) for cpu in one.cpus))
+        self._began.setdefault(tag, time.monotonic())
+        if not self._contained or not work.user:
+            return True
+        try:
+            if new:
+                worker.limited = bool(self._containment.job or self._containment.of_user(work.user))
+                self._confine_job(worker, work)
+            if worker.group is not None:
+                worker.group.bound(work.memory, math.inf, work.cores)
+        except (OSError, KeyError) as error:
+            worker.tag = tag
+            slot.work.popleft()
+            self._leave(work)
+            text = f"there is no user {work.user!r} on this machine" if isinstance(error, KeyError) else str(error)
+            hint = f"ask the administrator: useradd {work.user}" if isinstance(error, KeyError) else ""
+            self._events.append(Failed(work.number, LIMIT, f"it could not be confined: {text}", hint=hint))
+            self._send(slot)
+            return False
+        return True
+
+    def _confine_job(self, worker: _Worker, work: Work) -> None:
+        """Put a worker under the limits of a job and, if so configured, make it a process of the job's user."""
+        user, policy, account = work.user, self._containment, None
+        if policy.own_accounts:
+            found = pwd.getpwnam(user)
+            worker.uid = found.pw_uid
+            account = found.pw_uid, found.pw_gid, tuple(os.getgrouplist(user, found.pw_gid)), found.pw_dir
+        if self._groups is not None:
+            self._groups.user(user).bound(*_bounds(policy.of_user(user)))
+            self._groups.job(user, work.job).bound(*_bounds(policy.job))
+            worker.group = self._groups.worker(user, work.job, worker.name)
+        temporary = self._job_folder(user, work.job)
+        os.makedirs(temporary, 0o700, exist_ok=True)
+        environment, limits, folders = {"TMPDIR": temporary}, [(resource.RLIMIT_CORE, 0)], []
+        if math.isfinite(policy.job.disk):
+            limits.append((resource.RLIMIT_FSIZE, int(policy.job.disk)))
+        if account is not None:
+            os.chown(temporary, account[0], account[1])
+            environment |= {"HOME": account[3], "USER": user, "LOGNAME": user}
+            processes_of_user = policy.of_user(user).processes
+            if math.isfinite(processes_of_user):  # which the system counts by user
+                limits.append((resource.RLIMIT_NPROC, int(processes_of_user)))
+            if work.output is not None:
+                folders.append(os.path.dirname(work.output.folder))
+                os.makedirs(folders[0], 0o700, exist_ok=True)
+                os.chown(folders[0], account[0], account[1])
+        group = "" if worker.group is None else str(worker.group.path)
+        worker.outbox += process.framed(("confine", group, environment, limits, folders, account))
+
+    def _job_folder(self, user: str, job: int) -> str:
+        """The temporary folder of a job."""
+        return os.path.join(self._temporary, str(job)) if self._temporary and user else ""
+
+    def _grant(self, worker: _Worker, *values: process.Portable | None) -> None:
+        """Let the user whom a worker has become read the files of values."""
+        if worker.uid is None:
+            return
+        for value in values:
+            if value is not None and value[1] is not None:
+                with contextlib.suppress(OSError):  # freed meanwhile: the worker reports it
+                    os.chown(os.path.join(self._folder, value[1]), worker.uid, -1)
+
+    def _watched(self, worker: _Worker, work: Work | None) -> Watched:
+        user, job = worker.tag or ("", 0)
+        return Watched(
+            worker.name,
+            worker.pid,
+            user,
+            job,
+            self._began.get((user, job), time.monotonic()),
+            -1 if work is None else work.number,
+            worker.memory if work is not None else math.inf,
+            worker.group,
+            tuple(folder for folder in (self._folder, self._job_folder(user, job)) if folder),
+        )
+
+    def _watch(self, slot: _Slot) -> None:
+        worker = slot.worker
+        if worker is not None and (worker.limited or math.isfinite(worker.memory)):
+            worker.limited = True
+            self._supervisor.watch(self._watched(worker, slot.work[0] if slot.sent else None))
+
+    def _on_breach(self, breach: Breach) -> None:
+        """Called by the supervisor's thread."""
+        self._breaches.append(breach)
+        self.wake()
+
+    def _end_breach(self, breach: Breach) -> None:
+        """End the work, or what earlier work has left in an idle worker, that uses more than it may."""
+        for slot in self._slots:
+            worker = slot.worker
+            if worker is None or worker.name != breach.worker or slot.stopped is not None:
+                continue
+            if not slot.sent and breach.attempt < 0:
+                self._renew(slot)
+            elif slot.sent and slot.work[0].number == breach.attempt:
+                slot.breach = breach
+                self._stop(breach.attempt, LIMIT)
+
     def _without_large_inputs(self, inputs: Sequence[Stored]) -> Sequence[Stored]:
-        """Move small inputs into files if together they would make a message too long."""
+        """Move small inputs into one file if together they would make a message too long."""
         if sum(len(value.at[0] or b"") for value in inputs) <= process.MAX_INLINE_VALUE_BYTES:
             return inputs
-        return [value if value.at[1] is not None else _spilled(value, self._folder, self._name()) for value in inputs]
+        name, heads, kept, at = self._name(), [], [], 0
+        for value in inputs:
+            head, file, _, size = value.at
+            if file is not None:
+                kept.append(value)
+                continue
+            kept.append(Stored((None, name, ((at, len(head)),), size), size))
+            heads.append(head)
+            at += len(head)
+        Path(self._folder, name).write_bytes(b"".join(heads))
+        return kept
 
     def _name(self) -> str:
         return f"e{next(self._files)}"
@@ -551,10 +790,11 @@ class LocalEngine(Engine):
             now_s = time.monotonic()
             self._events.append(self._event(worker, message, now_s))
             slot.sent -= 1
-            slot.work.popleft()
+            work = slot.work.popleft()
             slot.dropped.discard(number)
-            slot.since = now_s
-            del self._where[number]
+            slot.since = now_s if slot.sent else math.inf
+            self._leave(work)
+            self._watch(slot)
         if not slot.sent:
             self._send(slot)
 
@@ -583,7 +823,8 @@ class LocalEngine(Engine):
             busy_s = busy_s if 0.0 <= busy_s < math.inf else math.nan
             return Finished(number, Stored(value, value[3]), began_s, seconds, message.cold, busy_s)
         why, rest = FAILURE_BY_STAGE[message.step], (message.type, message.traceback, message.exception)
-        return Failed(number, why, message.message, began_s, seconds, *rest)
+        classes = frozenset(message.classes.split())
+        return Failed(number, why, message.message, began_s, seconds, *rest, classes=classes)
 
     def _check_file(self, worker: _Worker, value: process.Portable) -> None:
         """Refuse a value whose file another worker wrote, or that is too short."""
@@ -592,7 +833,10 @@ class LocalEngine(Engine):
         if prefix != worker.name or not (number.isascii() and number.isdecimal()):
             raise Malformed(f"its value is in a file {name!r}, which it did not write")
         try:
-            process.check_spans(spans, os.lstat(os.path.join(self._folder, f"{prefix}-{number}")))
+            status = os.lstat(os.path.join(self._folder, f"{prefix}-{number}"))
+            process.check_spans(spans, status)
+            if worker.uid not in (None, status.st_uid):
+                raise Malformed(f"its value is in a file {name!r} of another user")
         except OSError as error:
             raise Malformed(f"its value is in a file that cannot be read: {error.strerror}") from None
 
@@ -616,13 +860,23 @@ class LocalEngine(Engine):
             self._kill(slot.worker)
 
     def _remove(self, slot: _Slot, number: int) -> None:
-        slot.work = deque(work for work in slot.work if work.number != number)
+        [work] = [work for work in slot.work if work.number == number]
+        slot.work.remove(work)
         slot.dropped.discard(number)
-        del self._where[number]
+        self._leave(work)
         self._events.append(Stopped(number))
 
+    def _leave(self, work: Work) -> None:
+        """Work has left the queue of its slot: take it out of the queues of further slots."""
+        del self._where[work.number]
+        lent = self._lent.pop(work.number, ())
+        for slot in lent:
+            slot.work.remove(work)
+        for slot in lent:
+            self._send(slot)
+
     def _next_deadline(self) -> float:
-        times = [slot.since + slot.work[0].timeout_s for slot in self._slots if slot.work]
+        times = [slot.since + slot.work[0].timeout_s for slot in self._slots if slot.sent]
         return min([*times, *(slot.retry_s for slot in self._slots)], default=math.inf)
 
     def _drain_wakes(self) -> None:
@@ -657,12 +911,6 @@ def _watch(pid: int) -> int:
         return -1
 
 
-def _spilled(value: Stored, folder: str, name: str) -> Stored:
-    head = value.at[0]
-    Path(folder, name).write_bytes(head)
-    return Stored((None, name, ((0, len(head)),), value.size), value.size)
-
-
 def _check(topology: Topology) -> None:
     if len(topology.machines) > 1:
         raise TopologyError(
@@ -671,18 +919,27 @@ def _check(topology: Topology) -> None:
     refuse_reconfigurable(topology, "local")
 
 
-def _slots(topology: Topology) -> list[_Slot]:
+def _bounds(limit: Allowance) -> tuple[float, float, float]:
+    return limit.memory, limit.processes, limit.cores
+
+
+def _cpu_server(folder: str, cores: int = 1) -> ForkServer:
+    threads = dict.fromkeys(process.THREAD_VARIABLES, str(cores))
+    return ForkServer({"JAX_PLATFORMS": "cpu", **threads, processes.ENGINE_VARIABLE: folder}, cores)
+
+
+def _slots(topology: Topology, folder: str) -> list[_Slot]:
     """The slots of all devices. CPU slots are pinned to the allowed CPUs, round-robin."""
     allowed = sorted(os.sched_getaffinity(0))
     next_cpu = itertools.cycle(allowed)
     gpus = itertools.count()
     slots = []
-    cpu = ForkServer({"JAX_PLATFORMS": "cpu", **process.ONE_THREAD})
+    cpu = _cpu_server(folder)
     for number, device in enumerate(topology.devices):
         kind = topology.kind_of[device.kind]
         if kind.type == GPU:
             environment = {"CUDA_VISIBLE_DEVICES": _visible(next(gpus)), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-            gpu = ForkServer(environment)
+            gpu = ForkServer({**environment, processes.ENGINE_VARIABLE: folder})
             slots += [_Slot(number, (), GPU, gpu) for _ in range(kind.slots)]
         else:
             slots += [_Slot(number, (next(next_cpu),), "", cpu) for _ in range(kind.slots)]
@@ -708,4 +965,4 @@ def _exit_reason(code: int) -> tuple[int, str]:
 def _folder() -> str:
     shared = Path("/dev/shm")
     root = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-    return str(scratch(root, "symphony"))
+    return str(scratch(root, "symphony", lambda old: processes.end_marked(str(old))))

@@ -27,7 +27,7 @@ MAX_BUFFERS = 4_096  # of a value
 # Stages of a call: unpickle the function, unpickle its arguments, call it, pickle the result.
 STEPS = ("function", "arguments", "call", "result")
 _DONE = "<dddBBHI"  # began, seconds, busy seconds, cold, value in the frame, bytes of a name, spans
-_FAILED = "<ddBHIIi"  # began, seconds, step, lengths of type, message, traceback, exception (-1: none)
+_FAILED = "<ddBHHIIi"  # began, seconds, step, lengths of type, classes, message, traceback, exception (-1: none)
 _SPAN = "<QQ"
 
 # A value in a message: its pickle if that is short, else None; the name of the file with the rest; (offset, length) of
@@ -63,6 +63,7 @@ class Broke(NamedTuple):
     seconds: float
     step: str  # one of STEPS
     type: str
+    classes: str  # names of its class and all base classes, separated by spaces
     message: str
     traceback: str
     exception: bytes | None  # pickled; only the user who submitted the kernel may unpickle it
@@ -96,9 +97,17 @@ def done(number: int, began: float, seconds: float, cold: bool, value: Portable,
 
 
 def failed(
-    number: int, began: float, seconds: float, step: str, name: str, message: str, text: str, exception: bytes | None
+    number: int,
+    began: float,
+    seconds: float,
+    step: str,
+    name: str,
+    classes: str,
+    message: str,
+    text: str,
+    exception: bytes | None,
 ) -> bytes:
-    parts = _cut(name, MAX_NAME), _cut(message, MAX_TEXT), _cut(text, MAX_TEXT, end=True)
+    parts = _cut(name, MAX_NAME), _cut(classes, MAX_TEXT), _cut(message, MAX_TEXT), _cut(text, MAX_TEXT, end=True)
     length = -1 if exception is None else len(exception)
     fixed = struct.pack(_FAILED, began, seconds, STEPS.index(step), *map(len, parts), length)
     return _frame(FAILED, number, b"".join([fixed, *parts, exception or b""]))
@@ -195,9 +204,9 @@ def _broke(number: int, data: bytes, at: int, end: int) -> Broke:
         at += length
     if at + max(exception, 0) != end or exception < -1:
         raise ValueError("its texts are longer or shorter than it says")
-    name, message, text = texts
+    name, classes, message, text = texts
     exception_bytes = data[at:end] if exception >= 0 else None
-    return Broke(number, began, seconds, STEPS[step], name, message, text, exception_bytes)
+    return Broke(number, began, seconds, STEPS[step], name, classes, message, text, exception_bytes)
 
 
 def _text(data: bytes) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import gc
 import io
 import itertools
@@ -60,8 +61,9 @@ MAX_INLINE_VALUE_BYTES = 16 << 10  # larger values go into files
 READ_BYTES = 1 << 18  # bytes read from a pipe at once
 MAX_PENDING_LINE = 1 << 12  # characters, or pieces, of an unfinished line that are buffered
 HIGH = 900  # lowest descriptor for pipes: kernels that close or write to low descriptors miss them
-# One CPU and one thread for each slot: more threads would compete for the CPU.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+# As many threads as cores: more would compete for the CPUs.
+ONE_THREAD = dict.fromkeys(THREAD_VARIABLES, "1")
 
 COMPILERS = frozenset({"jax", "torch", "numba", "tensorflow", "cupy"})  # modules that compile on the first call
 
@@ -98,20 +100,46 @@ def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[byte
             return _pickled(_Pickler, value)
         except Exception:  # cloudpickle may succeed; if not, it raises the error again
             pass
+    return _pickled(_deep_pickler(), value, refer)
+
+
+@functools.cache
+def _deep_pickler() -> Any:
+    """A pickler that also pickles functions and classes which cannot be imported elsewhere."""
     import cloudpickle
 
     class Deep(cloudpickle.Pickler):
+        refer: Any = None
+
         def reducer_override(self, value: Any) -> Any:
             plain = _as_numpy(value)
             return super().reducer_override(value) if plain is NotImplemented else plain
 
         def persistent_id(self, value: Any) -> Any:
-            return None if refer is None else refer(value)
+            return None if self.refer is None else self.refer(value)
 
-    return _pickled(Deep, value)
+    return Deep
 
 
-def _pickled(kind: Any, value: Any) -> tuple[bytes, list[memoryview]]:
+class _ReferringPickler(pickle.Pickler):
+    refer: Any = None
+
+    def persistent_id(self, value: Any) -> Any:
+        return self.refer(value)
+
+
+def pickled_plain(value: Any, refer: Callable[[Any], Any] | None) -> bytes:
+    """As `pickled`, much faster, for containers of plain values and objects with persistent ids alone."""
+    if refer is None:
+        return pickle.dumps(value, protocol=5)
+    file = io.BytesIO()
+    pickler = _ReferringPickler(file, protocol=5)
+    pickler.refer = refer
+    pickler.dump(value)
+    return file.getvalue()
+
+
+def _pickled(kind: Any, value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[bytes, list[memoryview]]:
     buffers: list[memoryview] = []
 
     def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -122,7 +150,10 @@ def _pickled(kind: Any, value: Any) -> tuple[bytes, list[memoryview]]:
         return False
 
     file = io.BytesIO()
-    kind(file, protocol=5, buffer_callback=out_of_band).dump(value)
+    pickler = kind(file, protocol=5, buffer_callback=out_of_band)
+    if refer is not None:
+        pickler.refer = refer
+    pickler.dump(value)
     return file.getvalue(), buffers
 
 
@@ -151,7 +182,7 @@ def store(head: bytes, buffers: Sequence[memoryview], folder: str, name: str) ->
     parts: list[Any] = [*([head] if apart else []), *buffers]
     spans, at = [], 0
     path = os.path.join(folder, name)
-    with open(path, "wb", buffering=0) as file:
+    with open(path, "wb", buffering=0, opener=_private) as file:
         for part in parts:
             file.seek(at)
             length = len(part) if isinstance(part, bytes) else part.nbytes
@@ -162,6 +193,10 @@ def store(head: bytes, buffers: Sequence[memoryview], folder: str, name: str) ->
             at += -(-length // 64) * 64  # align arrays to 64 bytes
         file.truncate(at)
     return None if apart else head, name, tuple(spans), size
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def fetch(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
@@ -293,8 +328,13 @@ def _end_fork(error: BaseException | None) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def _error_parts(error: BaseException) -> tuple[str, str, str, bytes | None]:
-    """Type, message, traceback and, if it can be pickled, the exception itself."""
+def class_name(kind: type) -> str:
+    """The name of a class with its module, unless it is built in."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _error_parts(error: BaseException) -> tuple[str, str, str, str, bytes | None]:
+    """Type, classes, message, traceback and, if it can be pickled, the exception itself."""
     inside = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, inside))
     try:
@@ -307,7 +347,8 @@ def _error_parts(error: BaseException) -> tuple[str, str, str, bytes | None]:
         sent = head if len(head) <= MAX_TEXT and not buffers else None
     except Exception:  # not picklable: the traceback is sent anyway
         pass
-    return type(error).__name__, message, text, sent
+    classes = " ".join(class_name(kind) for kind in type(error).__mro__)
+    return type(error).__name__, classes, message, text, sent
 
 
 class Surroundings:
@@ -467,6 +508,7 @@ class _Process:
         self.names: Iterator[str] = iter(())  # of files for values
         self.surroundings: Surroundings | None = None
         self.job = -1  # of the last kernel
+        self.opened: dict[str, int] = {}  # descriptors of folders that its user could not open
 
     def say(self, frame: bytes) -> None:
         data = memoryview(frame)
@@ -485,6 +527,8 @@ class _Process:
             elif message[0] == "pin":
                 with contextlib.suppress(OSError):  # these CPUs are no longer allowed: run unpinned
                     os.sched_setaffinity(0, message[1] or os.sched_getaffinity(0))
+            elif message[0] == "confine":
+                self.confine(*message[1:])
             else:
                 self.begin(*message[1:])
 
@@ -497,6 +541,45 @@ class _Process:
             os.chdir(working)
         self.say(ready(_accelerator(accelerator)))
 
+    def confine(
+        self,
+        group: str,
+        environment: dict[str, str],
+        limits: Sequence[tuple[int, int]],
+        folders: Sequence[str],
+        account: tuple[int, int, Sequence[int], str] | None,
+    ) -> None:
+        """Before its first kernel: enter a control group, set limits, open `folders`, and become another user (uid,
+        gid, groups, home).
+        """
+        if group:
+            with open(os.path.join(group, "cgroup.procs"), "w") as file:
+                file.write("0")
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                self.opened[folder] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        for limit, value in limits:
+            with contextlib.suppress(ValueError, OSError):  # it is lower already
+                resource.setrlimit(limit, (value, value))
+        if account is not None:
+            uid, gid, groups, home = account
+            os.setgroups(groups)
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+            _sibling_module("processes").stay_readable()  # for programs that kernels start: /proc/PID/fd below
+            try:
+                os.chdir(home)
+            except OSError:
+                os.chdir("/")
+        os.environ.update(environment)
+
+    def found(self, path: str) -> str:
+        """The path of a folder, through a descriptor if its user could not reach it otherwise."""
+        for folder, descriptor in self.opened.items():
+            if path.startswith(folder + os.sep):
+                return f"/proc/{os.getpid()}/fd/{descriptor}{path[len(folder) :]}"
+        return path
+
     def run(
         self, number: int, job: int, digest: str, code: Any, arguments: Any, inputs: Any, place: Any, *more: Any
     ) -> None:
@@ -504,6 +587,8 @@ class _Process:
         process serves a single job.
         """
         resumes, output = more
+        if output is not None and self.opened:
+            output = (self.found(output[0]), *output[1:])
         if self.surroundings is None and job >= 0:
             self.surroundings = Surroundings()
         elif self.surroundings is not None and job != self.job:

@@ -13,7 +13,7 @@ class EngineWrapper(Engine):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.notes = engine.notes
+        self.notes, self.contained, self.several_cores = engine.notes, engine.contained, engine.several_cores
 
     def inventory(self) -> Topology:
         return self._engine.inventory()

@@ -152,7 +152,12 @@ def learn(
 
     orders = jnp.stack([order(k) for k in jax.random.split(key, method.epochs)])
     learned, fixed = eqx.partition(network, eqx.is_array)
-    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: step(network, state, orders[0, 0])[2]))
+
+    def figures() -> dict[str, Array]:
+        some = jax.tree.map(lambda x: x[orders[0, 0]], batch)
+        return loss(network, t, graphs, some, method, factors)[1]
+
+    nothing = {**jax.tree.map(jnp.zeros_like, jax.eval_shape(figures)), "slope": jnp.zeros(())}
 
     def body(carry: Any) -> Any:
         at, learned, state, sums = carry

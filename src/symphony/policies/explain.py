@@ -62,7 +62,8 @@ class Candidate:
     job: str
     gang: str
     device: str
-    chance: float  # its probability under sampling
+    score: float  # the policy takes the action with the highest score
+    chance: float  # if actions were drawn, as in training: first whether to wait, then which gang, then where
     estimate: PlacementEstimate | None = None  # of a placement
 
 
@@ -194,6 +195,9 @@ def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> 
         graph = scenario.workload.graphs[job.graph]
         return f"{graph.name} #{int(shown.core.job[number // tasks])}", graph.all_gangs[number % tasks].name
 
+    def weight(index: int) -> tuple[float, float]:
+        return float(scores[index]), float(chances[index])
+
     def pair(index: int) -> Candidate:
         k, m = divmod(index, count)
         at = jax.tree.map(lambda x: float(x[k, m]), a.parts)
@@ -210,15 +214,15 @@ def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> 
             network=float(scores[index] - prior[k, m]),
         )
         device = device_names[int(seen.device[k, m])]
-        return Candidate("place", *gang_names(int(seen.gangs.number[k])), device, float(chances[index]), estimate)
+        return Candidate("place", *gang_names(int(seen.gangs.number[k])), device, *weight(index), estimate)
 
     def other(index: int) -> Candidate:
         x = index - pairs
         if index == scores.size - 1:
-            return Candidate("wait", "", "", "", float(chances[index]))
+            return Candidate("wait", "", "", "", *weight(index))
         action = "preempt" if bool(seen.other_actions.saves[x]) else "configure"
         device = device_names[int(seen.other_actions.device[x])]
-        return Candidate(action, *gang_names(int(seen.other_actions.gangs.number[x])), device, float(chances[index]))
+        return Candidate(action, *gang_names(int(seen.other_actions.gangs.number[x])), device, *weight(index))
 
     order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > MASKED_SCORE / 2]
     candidates = tuple(pair(i) if i < pairs else other(i) for i in order)

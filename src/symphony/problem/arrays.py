@@ -120,7 +120,7 @@ def _numbers(keys: list) -> list[int]:
     return [index.setdefault(key, len(index)) for key in keys]
 
 
-def _memory_units(amount: float, kind: DeviceKind) -> int:
+def memory_units(amount: float, kind: DeviceKind) -> int:
     """Bytes in the unit of `kind_memory`: KiB or, for a kind with more than 1 TiB, coarser, so that 32 bits suffice.
 
     Footprint and memory are both rounded down, so that a footprint that fits exactly still does.
@@ -204,7 +204,7 @@ def topology_arrays(topology: Topology) -> TopologyArrays:
         group_device=_members([device_group.get(device.machine, -1) for device in t.devices], group_row.shape[0]),
         hop_slot=hop_slot,
         flow_load=flow_load,
-        kind_memory=_pad([_memory_units(kind.memory, kind) for kind in t.kinds], (y,), 0, np.int32),
+        kind_memory=_pad([memory_units(kind.memory, kind) for kind in t.kinds], (y,), 0, np.int32),
         kind_reconfigure=_pad([kind.reconfigure_s for kind in t.kinds], (y,), 0.0, float),
         latency=np.asarray(t.latency_s, float),
     )
@@ -309,7 +309,7 @@ def workload_arrays(topology: Topology, workload: Workload) -> WorkloadArrays:
             g["workers"][i, j] = len(gang.tasks)
             needs = memory_fixed[index] + memory_work[index] * work
             for k, kind in enumerate(topology.kinds):
-                g["footprint"][i, j, k] = _memory_units(needs[k] * KIB, kind) if np.isfinite(kind.memory) else 0
+                g["footprint"][i, j, k] = memory_units(needs[k] * KIB, kind) if np.isfinite(kind.memory) else 0
             g["runs_on"][i, j] = sum(1 << k for k in np.flatnonzero(able))
             g["preemptible"][i, j] = gang.preemptible
             g["checkpoint"][i, j], g["restore"][i, j] = gang.checkpoint_s, gang.restore_s

@@ -22,6 +22,7 @@ SymphonyError
     ├── KernelError           a kernel raised, or its result cannot be sent; `traceback` says where
     ├── WorkerDiedError       the process of a kernel died; `signal` is the number of the signal
     ├── KernelTimeoutError    a kernel exceeded its time limit
+    ├── KernelLimitError      a kernel used more than it may: memory, processes, CPU time, disk
     └── JobCancelledError     the job was cancelled
 """
 
@@ -133,7 +134,7 @@ class KernelError(JobError):
     """A kernel raised, or its result cannot be sent. `traceback` is that of the process that ran it."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "", traceback: str = "") -> None:
-        self.traceback = readable(traceback, LONGEST_TEXT)
+        self.traceback = readable(traceback, longest=LONGEST_TEXT)
         super().__init__(message, hint=hint, where=where)
 
     def __str__(self) -> str:
@@ -151,6 +152,10 @@ class WorkerDiedError(JobError):
 
 class KernelTimeoutError(JobError):
     """A kernel exceeded its time limit."""
+
+
+class KernelLimitError(JobError):
+    """A kernel used more than it may of memory, processes, CPU time, time or disk."""
 
 
 class JobCancelledError(JobError):

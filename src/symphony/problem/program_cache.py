@@ -18,6 +18,7 @@ import pickle
 import platform
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -30,6 +31,7 @@ MAX_CACHE_BYTES = 512 << 20
 PRUNED_SHARE = 0.75  # of the bound, which is left after entries were removed
 ENTRY_SUFFIXES = (".program", "-cache")  # Symphony's entries, JAX's entries
 MIN_COMPILE_S = 0.1  # JAX keeps programs that took at least as long to compile
+_JAX_CACHE_LOCK = threading.RLock()
 # Packages whose code is identified by their versions. Programs with other code inside are not found before tracing.
 VERSIONED_PACKAGES = frozenset({"symphony", "jax", "jaxlib", "equinox", "numpy", *sys.stdlib_module_names})
 
@@ -89,9 +91,10 @@ def compiled(
     if program is None:
         if path is None:
             keep_programs()
-        program = _compile(partial(function, constants), arguments, options)
-        if path is not None:
-            _write(path, program)
+            return _compile(partial(function, constants), arguments, options)
+        with _without_jax_cache():
+            program = _compile(partial(function, constants), arguments, options)
+        _write(path, program)
     return program
 
 
@@ -109,6 +112,28 @@ def call_combined(constants: tuple[Callable[..., Any], Any], arrays: Any) -> Any
 
     function, rest = constants
     return function(*eqx.combine(arrays, rest))
+
+
+@contextlib.contextmanager
+def _without_jax_cache() -> Iterator[None]:
+    """Switch JAX's own cache off, for the whole process.
+
+    XLA loses functions of a program that was read from that cache when it is serialised again: the entry could be read,
+    and would fail when it is called.
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    name = "jax_enable_compilation_cache"
+    with _JAX_CACHE_LOCK:
+        enabled = jax.config.values[name]
+        jax.config.update(name, False)
+        compilation_cache.reset_cache()  # or JAX would not look at the setting again
+        try:
+            yield
+        finally:
+            jax.config.update(name, enabled)
+            compilation_cache.reset_cache()
 
 
 def _compile(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any] | None) -> Any:

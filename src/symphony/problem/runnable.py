@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from symphony.problem import units
 from symphony.problem.errors import InfeasibleError
+from symphony.problem.texts import did_you_mean
 from symphony.problem.topology import DeviceKind, Topology
 from symphony.problem.workload import Gang, Kernel, Profile, Task, TaskGraph, Workload
 
@@ -101,5 +102,7 @@ def _why(topology: Topology, kernel: Kernel, size: float, workers: int) -> tuple
         reasons.append(f"{able} device{'s' if able > 1 else ''} can run it")
         return "; ".join(reasons), f"use gangs of at most {able}, or a topology with {workers} such devices"
     if len(absent) == len(present):
-        return "; ".join(reasons), f"use a topology with a device of kind or type {implemented}"
+        known = {word for kind in present for word in (kind.name, kind.type)}
+        meant = "".join(did_you_mean(name, known) for name in kernel.implementations)
+        return "; ".join(reasons), f"{meant}use a topology with a device of kind or type {implemented}"
     return "; ".join(reasons), "use smaller inputs, or a topology whose devices have more memory"

@@ -12,7 +12,7 @@ LONGEST_TEXT = 64 << 10  # characters of a multi-line text, such as a traceback
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def readable(text: str, longest: int | None = None) -> str:
+def readable(text: str, *, longest: int | None = None) -> str:
     """`text` with unsafe characters as backslash escapes, and at most `longest` characters (40 or more).
 
     A text that is cut ends in "… (N more characters)". Idempotent.

@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from symphony.problem import build
 from symphony.problem.errors import InputError, TopologyError
 from symphony.problem.topology import RESOURCE_KINDS, SPANS, Device, DeviceKind, Hop, Resource, Topology
+from symphony.problem.validation_texts import wanted
 
 FLAT = "flat"
 
@@ -244,16 +245,8 @@ def _value(value: Any) -> str:
 
 # --- Error messages ----------------------------------------------------------------------------------------
 
-_WANTED = {
-    "tuple_type": "an array",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "string_type": "text in quotes",
-    "string_too_short": "at least one character",
-    "bool_type": "true or false",
-}
+# Where our words for a problem (`validation_texts.py`) are not those of TOML.
+_WANTED = {"tuple_type": "an array", "list_type": "an array", "string_type": "text in quotes"}
 _BARE_QUANTITY = re.compile(r"=\s*[\d.]+\s*[A-Za-zµ]")
 # Strings and comments. The long strings come first: their quotes start with a short one.
 _QUOTED = re.compile(
@@ -313,8 +306,8 @@ def _explain(problem: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
         return f"the key {key!r} is missing", f"write {key} = {example}{about}"
     if "hint" in context:
         return problem["msg"], context["hint"]
-    wanted = _WANTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
-    return f"{reprlib.repr(problem['input'])} should be {wanted}", f"write {key} = {example}{about}"
+    should = _WANTED.get(problem["type"]) or wanted(problem)
+    return f"{reprlib.repr(problem['input'])} should be {should}", f"write {key} = {example}{about}"
 
 
 def _field(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[BaseModel], FieldInfo | None]:

@@ -59,7 +59,7 @@ def parse(value: str | float, dimension: str, *, where: str = "") -> float:
 def show(value: float, dimension: str) -> str:
     """The inverse of `parse`, rounded to four digits."""
     if dimension == "seconds":
-        for unit, factor in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        for unit, factor in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
             if value >= factor * (2 if factor >= 60 else 1):
                 return f"{value / factor:.4g} {unit}"
         return f"{value:.3g} s"

@@ -43,7 +43,8 @@ MAX_WINDOW_S = 1.0  # a window beyond that was cut by a pause in which nothing w
 LIVE = FlowParameters(changes=0.01, own_error=0.02)
 UNSEEN = (0.1 / LIVE.burst) ** 2
 BELIEF_CACHE_S = 0.02  # for so long, what was said is said again: turns come by the thousand
-UNREAD_LOAD = 0.0, 1.0  # load of a row that was never read, and its deviation
+UNREAD_LOAD = 0.0, 0.25  # load of a row that was never read, and its deviation: most machines are not shared
+MAX_DEVIATION = 1.0  # of a row that was read once
 RowLoads = tuple[np.ndarray, np.ndarray]  # f32[R]: mean and deviation
 
 
@@ -159,7 +160,7 @@ class BackgroundLoad:
         belief = flow_filter.forget(np, self._parameters, belief, behind)
         mean, deviation = (x[self._group, self._slot] for x in flow_filter.row_loads(np, self._event, belief))
         mean = np.where(known, mean, UNREAD_LOAD[0])
-        deviation = np.where(known, np.minimum(deviation, UNREAD_LOAD[1]), UNREAD_LOAD[1])
+        deviation = np.where(known, np.minimum(deviation, MAX_DEVIATION), UNREAD_LOAD[1])
         for row, load in (self._traffic.believed(now_s) if self._traffic else {}).items():
             mean[row], deviation[row] = load
         self._said = now_s, (mean.astype(np.float32), deviation.astype(np.float32))

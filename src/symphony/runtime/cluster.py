@@ -6,8 +6,9 @@ import atexit
 import itertools
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -23,10 +24,11 @@ from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
-from symphony.runtime.graph import Graph, Submission, submission
-from symphony.runtime.jobs import ClusterJob, JobState, TaskRun, size_of
+from symphony.runtime.function_calls import FunctionCalls, work_submission
+from symphony.runtime.graph import Graph, Submission, SubmittedTask
+from symphony.runtime.jobs import ClusterJob, JobState, Retried, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
-from symphony.runtime.live_workload import Shapes, task_graph
+from symphony.runtime.live_workload import CPU, Shapes, task_graph
 from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
@@ -41,7 +43,7 @@ DEFAULT_POLICY = "eft-belief"
 MAX_CACHED_FUNCTIONS = 1_024  # kept by the engine; beyond that, functions of finished jobs are freed
 
 
-class Cluster:
+class Cluster(FunctionCalls[ClusterJob]):
     """Runs graphs on the devices of an engine. A policy decides where and when."""
 
     def __init__(
@@ -142,26 +144,38 @@ class Cluster:
         """Set a function that the loop's thread calls if the engine or the scheduler fails."""
         self._loop.failed = callback
 
-    def submit(self, graph: Graph, *, priority: int = 0) -> ClusterJob:
-        """Run a graph. Raises if it cannot be pickled or no device can run it; later errors are the job's."""
+    def submit(self, work: Graph | Callable[..., Any], /, *args: Any, priority: int = 0, **kwargs: Any) -> ClusterJob:
+        """Run a graph, or a function with these arguments.
+
+        Raises if it cannot be pickled or no device can run it; later errors are the job's. A function that is not a
+        kernel runs on a CPU.
+        """
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
-        sent = submission(graph)
+        sent = work_submission(work, args, kwargs)
         job = self.start(sent, next(self._numbers), priority)
         return ClusterJob(job, self.cancel)
 
     def start(
-        self, sent: Submission, number: int, priority: int, on_end: Callable[[JobState], None] | None = None
+        self,
+        sent: Submission,
+        number: int,
+        priority: int,
+        on_end: Callable[[JobState], None] | None = None,
+        retried: Mapping[int, Retried] | None = None,
     ) -> JobState:
-        """Run a graph that is already serialised. The loop's thread calls `on_end` when the job has finished."""
+        """Run a graph that is already serialised. The loop's thread calls `on_end` when the job has finished.
+
+        `retried`: tasks that failed before the service restarted, and run again.
+        """
         self.check(sent)
         with self._lock:
             if self.closed:
                 raise EngineError("the cluster is closed", hint="submit within its `with` block, or make a new one")
-            for call in sent.calls:
-                self._send(call.kernel)
+            for kernel in {call.kernel for call in sent.calls}:
+                self._send(kernel)
             arguments = self._put(sent)
-            job = JobState(number, sent, arguments, priority)
+            job = JobState(number, sent, arguments, priority, retried)
             job.on_end = on_end
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)
@@ -172,6 +186,10 @@ class Cluster:
     def cancel(self, job: JobState) -> None:
         """Cancel a job. No-op if it has finished."""
         self._loop.post(lambda: self._loop.cancel(job))
+
+    def prioritise(self, priorities: Mapping[int, int]) -> None:
+        """Change the priorities of jobs, by their numbers; queued work is placed again in the new order."""
+        self._loop.post(lambda: self._loop.prioritise(priorities))
 
     def save_training(self) -> None:
         """Ask all running training jobs to write a checkpoint."""
@@ -270,20 +288,55 @@ class Cluster:
 
     def check(self, graph: Submission) -> None:
         """Raise if no device can run one of the tasks."""
-        kernels = {call.kernel: f"{call.kernel.name}" for call in graph.calls}
-        self._check_folder(graph)
-        once = {
-            name: Kernel(name, dict.fromkeys(kernel.implementations, Profile(1.0))) for kernel, name in kernels.items()
-        }
-        check_graphs(self.topology, once.values(), [task_graph(graph, kernels, [1.0] * len(graph.calls))])
+        first: dict[RunnableKernel, SubmittedTask] = {}
+        for call in graph.calls:
+            first.setdefault(call.kernel, call)
+        self._check_folder(first, graph.name)
+        for kernel in first:
+            self._check_cores(kernel, graph.name)
+        kernels = {kernel: f"{kernel.name}" for kernel in first}
+        once = {name: self._placeable(kernel, name) for kernel, name in kernels.items()}
+        # One task of each kernel: all others need the same devices.
+        some = Submission(graph.name, tuple(replace(call, reads=()) for call in first.values()), (), ())
+        check_graphs(self.topology, once.values(), [task_graph(some, kernels, [1.0] * len(some.calls))])
 
-    def _check_folder(self, graph: Submission) -> None:
+    def _placeable(self, kernel: RunnableKernel, name: str) -> Kernel:
+        """A kernel with the memory that it needs on each device kind."""
+        kinds = self.topology.kinds
+        main = {word for kind in kinds if kind.type == CPU for word in (kind.name, kind.type)}
+        memory = kernel.options.memory
+        return Kernel(
+            name, {device: Profile(1.0, memory=memory if device in main else 0.0) for device in kernel.implementations}
+        )
+
+    def _check_cores(self, kernel: RunnableKernel, graph: str) -> None:
+        """Raise if no CPU has as many slots as a kernel asks for cores."""
+        cores, where = kernel.options.cores, f"graph {graph!r}: kernel {kernel.name!r}"
+        if cores == 1:
+            return
+        if not self._engine.several_cores:
+            raise InfeasibleError(
+                f"it asks for {cores} cores, and this engine gives one to each kernel",
+                where=where,
+                hint="leave cores out, or use sy.local() or symphony serve without --ray",
+            )
+        present = [kind for kind in self.topology.kinds if self.topology.kind_counts[kind.name]]
+        able = [kind for kind in present if {kind.name, kind.type} & kernel.implementations.keys()]
+        if able and all(kind.type == CPU and kind.slots < cores for kind in able):
+            most = max(kind.slots for kind in able)
+            raise InfeasibleError(
+                f"it asks for {cores} cores, and the largest device of {self.topology.name!r} has {most}",
+                where=where,
+                hint=f"write cores={most} or less",
+            )
+
+    def _check_folder(self, kernels: Iterable[RunnableKernel], name: str) -> None:
         """Raise if a training job could not be resumed on another machine."""
-        trains = any(call.kernel.options.training is not None for call in graph.calls)
+        trains = any(kernel.options.training is not None for kernel in kernels)
         if trains and len(self.topology.machines) > 1 and not self._checkpoints.shared:
             raise InfeasibleError(
                 "a training job needs a folder for its checkpoints that all machines reach",
-                where=f"graph {graph.name!r}",
+                where=f"graph {name!r}",
                 hint="name one: sy.ray(…, checkpoints=DIR), or symphony serve --checkpoints DIR",
             )
 

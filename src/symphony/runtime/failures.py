@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from symphony.engines.engine import DIED, LOST, RAISED, TIMEOUT, UNREADABLE, UNSENDABLE, Failed
-from symphony.problem.errors import JobError, KernelError, KernelTimeoutError, WorkerDiedError
+from symphony.engines.engine import DIED, LIMIT, LOST, RAISED, TIMEOUT, UNREADABLE, UNSENDABLE, Failed
+from symphony.problem.errors import JobError, KernelError, KernelLimitError, KernelTimeoutError, WorkerDiedError
 from symphony.runtime.jobs import TaskRun
 
 # Signals that come from outside the process: its kernel is not to blame.
@@ -17,9 +17,25 @@ FAILURE_HINTS = {
 }
 
 
+PROGRAM_FAILED = "ProgramFailed"  # type of the error of a program that ended badly; its message: how, and its stderr
+
+
 def is_run_again(run: TaskRun, event: Failed) -> bool:
-    """True if the kernel is not to blame for the failure and has retries left."""
-    return event.why == DIED and event.signal in EXTERNAL_SIGNALS and run.lost < run.kernel.options.retries
+    """True if the kernel has retries left, and is not to blame for the failure or raised what its `retry_on` names."""
+    options = run.kernel.options
+    killed = event.why == DIED and event.signal in EXTERNAL_SIGNALS
+    raised = event.why == RAISED and not event.classes.isdisjoint(options.retry_on)
+    return (killed or raised) and run.lost < options.retries
+
+
+def retry_delay_s(run: TaskRun, event: Failed) -> float:
+    """Seconds until a kernel that failed runs again."""
+    return run.kernel.options.retry_delay_s if event.why == RAISED else 0.0
+
+
+def ending(event: Failed) -> str:
+    """How a run ended, in a few words."""
+    return f"raised {event.type}: {event.message}" if event.why == RAISED else event.message or event.why
 
 
 def error_of(run: TaskRun, event: Failed) -> JobError:
@@ -27,6 +43,8 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
     if event.why == TIMEOUT:
         hint = "give it more time: @sy.kernel(timeout_s=…)"
         return KernelTimeoutError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
+    if event.why == LIMIT:
+        return KernelLimitError(f"kernel {name!r}: {event.message}", where=where, hint=event.hint)
     if event.why == DIED:
         again = f" ({run.lost + 1} times)" if run.lost else ""
         memory = "; is there enough memory?" if event.signal == signal.SIGKILL else ""
@@ -35,6 +53,11 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
     if event.why == LOST:
         hint = "submit the job again: its lost inputs are computed again"
         return WorkerDiedError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
+    if event.why == RAISED and event.type == PROGRAM_FAILED:
+        how, _, printed = event.message.partition("\n")
+        hint = "its standard error is below" if printed.strip() else "it printed nothing on standard error"
+        return KernelError(f"program {name!r} {how}", where=where, hint=hint, traceback=printed)
     verbs = {RAISED: "raised", UNSENDABLE: "returned a value that cannot be sent:", UNREADABLE: "could not be read:"}
-    text = f"kernel {name!r} {verbs[event.why]} {event.type}: {event.message}"
+    tried = f" ({run.lost + 1} times)" if run.lost and event.why == RAISED and run.kernel.options.retry_on else ""
+    text = f"kernel {name!r} {verbs[event.why]} {event.type}: {event.message}{tried}"
     return KernelError(text, where=where, hint=FAILURE_HINTS[event.why], traceback=event.traceback)

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from symphony.engines.engine import Pickled, Stored
-from symphony.engines.worker import pickled, unpickled
+from symphony.engines.worker import PLAIN_TYPES, pickled, pickled_plain, unpickled
 from symphony.problem import limits
 from symphony.problem.errors import CycleError, LimitError, WorkloadError
 from symphony.problem.workload import topological_order
 from symphony.runtime.kernels import KernelFunction, RunnableKernel
 from symphony.runtime.signatures import Signatures, check, signatures
+
+MAX_PLAIN_LENGTH = 65_536  # of texts and bytes; longer ones are pickled with care for their memory
 
 
 class Handle:
@@ -166,6 +168,11 @@ def submission(graph: Graph) -> Submission:
     return Submission(graph.name, calls, tuple(index for index in range(len(calls)) if index not in read), ())
 
 
+def kernels_of(graph: Graph) -> list[KernelFunction]:
+    """The kernels of a graph's tasks, each once."""
+    return list(dict.fromkeys(task.kernel for task in graph._tasks))
+
+
 def check_order(name: str, tasks: Sequence[str], reads: Sequence[Sequence[int]]) -> None:
     """Raise `CycleError` if tasks wait for one another. `reads`: the tasks whose values each task reads."""
     where = f"graph {name!r}"
@@ -191,8 +198,12 @@ def _call(graph: Graph, task: TaskCall) -> SubmittedTask:
         graph._own(value, where)
         return reads.setdefault(value._index, len(reads))
 
+    contents = _plain_contents((task.args, task.kwargs))
     try:
-        arguments = Pickled(*pickled((task.args, dict(task.kwargs)), refer))
+        if contents is not None:
+            arguments = Pickled(pickled_plain((task.args, dict(task.kwargs)), refer if contents else None))
+        else:
+            arguments = Pickled(*pickled((task.args, dict(task.kwargs)), refer))
     except (WorkloadError, LimitError):
         raise
     except Exception as error:
@@ -203,6 +214,26 @@ def _call(graph: Graph, task: TaskCall) -> SubmittedTask:
             hint="pass values that can be pickled (arrays, numbers, paths); open files and connections in the kernel",
         ) from error
     return SubmittedTask(task.name, task.kernel, arguments, tuple(reads))
+
+
+def _plain_contents(value: Any) -> bool | None:
+    """None unless a value has nothing but plain values and handles in lists, tuples and dicts. True: it has handles."""
+    kind = type(value)
+    if kind in PLAIN_TYPES:
+        return False if (kind is not str and kind is not bytes) or len(value) < MAX_PLAIN_LENGTH else None
+    if kind is Handle:
+        return True
+    if kind is dict:
+        value = [*value, *value.values()]
+    elif kind is not tuple and kind is not list:
+        return None
+    has_handles = False
+    for item in value:
+        found = _plain_contents(item)
+        if found is None:
+            return None
+        has_handles = has_handles or found
+    return has_handles
 
 
 def _arguments(task: TaskCall) -> Iterator[tuple[str, Any]]:

@@ -10,13 +10,13 @@ that was sent ahead follows the one before it within the engine, so its slot doe
 
 from __future__ import annotations
 
+import bisect
 import time
-from collections import deque
 
 from symphony.engines.engine import Finished
 from symphony.runtime.jobs import TaskRun
 
-MAX_RUN_ENDS = 64  # kept for each device
+MAX_RUN_ENDS = 64  # kept for each device, or up to twice as many
 
 
 class HandlingTime:
@@ -25,7 +25,7 @@ class HandlingTime:
     def __init__(self, devices: int) -> None:
         self.received_s = time.monotonic()  # when the latest events were received
         self._decisions, self._deciding_s = 0, 0.0  # since then
-        self._ends: list[deque[float]] = [deque(maxlen=MAX_RUN_ENDS) for _ in range(devices)]
+        self._ends: list[list[float]] = [[] for _ in range(devices)]  # sorted
 
     def events_received(self, now_s: float) -> None:
         self.received_s, self._decisions, self._deciding_s = now_s, 0, 0.0
@@ -46,8 +46,11 @@ class HandlingTime:
     def held_s(self, run: TaskRun, device: int, event: Finished) -> float:
         """Seconds for which a run that has just finished occupied its slot beyond the kernel's own time."""
         attempt, ends = run.attempts[-1], self._ends[device]
-        before_s = max((end_s for end_s in ends if end_s <= event.began_s), default=attempt.sent_s)
-        ends.append(event.began_s + event.seconds)
+        earlier = bisect.bisect_right(ends, event.began_s)
+        before_s = ends[earlier - 1] if earlier else attempt.sent_s
+        bisect.insort(ends, event.began_s + event.seconds)
+        if len(ends) > 2 * MAX_RUN_ENDS:
+            del ends[:MAX_RUN_ENDS]
         if attempt.ahead:
             return max(event.began_s - max(before_s, run.ready_s), 0.0)
         return attempt.handled_s + max(self.received_s - attempt.sent_s - event.seconds, 0.0)

@@ -6,25 +6,31 @@ Only the loop's thread writes. Other threads wait for `over`, or read single fie
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symphony.engines.engine import Pickled, Stored
 from symphony.engines.worker import unpickled
 from symphony.problem.errors import SymphonyError
 from symphony.runtime import report
 from symphony.runtime.graph import Submission, SubmittedTask
+from symphony.runtime.job_handle import JobHandle
 from symphony.runtime.kernels import RunnableKernel
 from symphony.training_jobs.live.progress import Progress, Unread
 
+if TYPE_CHECKING:
+    from symphony.runtime.task_window import TaskWindow
+
+log = logging.getLogger("symphony.runtime")
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
 
-@dataclass
+@dataclass(slots=True)
 class Attempt:
     """The record of one run of a task. Times are those of `time.monotonic`."""
 
@@ -37,6 +43,7 @@ class Attempt:
     seconds: float = float("nan")
     cold: bool = False
     ended: str = ""  # "" = it runs, "done", or why it ended otherwise
+    journalled: bool = False  # a service has journalled its end
     handled_s: float = 0.0  # for which its slot waited for the loop, without decisions (`handling_time.py`)
     progress: Progress | None = None  # of a training job: its latest report
 
@@ -45,7 +52,7 @@ class Attempt:
         return ", ".join(self.devices)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class TaskRun:
     """The state of a task."""
 
@@ -57,31 +64,48 @@ class TaskRun:
     missing: int = 0  # inputs that do not exist yet
     ready_s: float = float("nan")
     number: int = -1  # of the attempt that runs, -1 = none
+    place: int = -1  # number of its gang among those of its job in the core, -1 = none
     device: int = -1  # on which the core has started it, -1 = none
     value: Stored | None = None  # None until it has finished
-    lost: int = 0  # attempts that failed through no fault of the kernel
+    lost: int = 0  # attempts that failed and were, or will be, followed by another
+    retry_s: float = float("-inf")  # when it may be tried again
     trial: int = -1  # device kind on which its kernel is tried for the first time, -1 = none
     attempts: list[Attempt] = field(default_factory=list)
     folder: str = ""  # of a training job: for its checkpoints …
     token: str = ""  # … and the name of the present attempt there
     progress: Progress | None = None  # the latest report of that attempt …
     unread: Unread | None = None  # … and why there is no newer one
+    kernel: RunnableKernel = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kernel = self.call.kernel
 
     @property
     def name(self) -> str:
         return self.call.name
 
-    @property
-    def kernel(self) -> RunnableKernel:
-        return self.call.kernel
+
+class Retried(NamedTuple):
+    lost: int  # attempts that failed
+    wait_s: float  # seconds until it may be tried again
 
 
 class JobState:
     """The state of a job, for the loop."""
 
-    def __init__(self, number: int, graph: Submission, arguments: list[Stored], priority: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        graph: Submission,
+        arguments: list[Stored],
+        priority: int,
+        retried: Mapping[int, Retried] | None = None,
+    ) -> None:
+        """`retried`: tasks that have failed before, and run again."""
         self.number, self.graph, self.priority = number, graph, priority
         self.runs = [TaskRun(self, k, call, arguments[k]) for k, call in enumerate(graph.calls)]
+        for index, (lost, wait_s) in (retried or {}).items():
+            self.runs[index].lost, self.runs[index].retry_s = lost, time.monotonic() + wait_s
         self.readers: list[list[int]] = [[] for _ in self.runs]
         for run in self.runs:
             run.missing = len(run.call.reads)
@@ -93,6 +117,8 @@ class JobState:
         self.received_s = float("nan")  # when the loop received it …
         self.admitting_s = 0.0  # … and how long its admission took, without waiting for a free row
         self.row = -1  # in the live workload
+        self.window: TaskWindow | None = None  # None: the core knows all tasks
+        self.over_in_core = False  # DROPPED was sent to the core: no task of the window is left
         self.slot = -1  # in the core
         self.admitted = -1  # its number in the core
         self.status = WAITING
@@ -102,14 +128,37 @@ class JobState:
         self.values: list[Pickled] = []
         self.over = threading.Event()
         self.on_end: Callable[[JobState], None] | None = None  # called by the loop's thread when the job has ended
+        self._callbacks: list[Callable[[], object]] = []  # called after that
+        self._lock = threading.Lock()  # of these
 
     def where(self, run: TaskRun) -> str:
         """The job and the task, for error messages."""
         return f"job {self.number} ({self.graph.name!r}), task {run.name!r}"
 
+    def when_over(self, callback: Callable[[], object]) -> None:
+        """Call a function when the job has ended: the loop's thread does, or this one if it has. From any thread."""
+        with self._lock:
+            if not self.over.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
 
-class ClusterJob:
-    """A submitted graph, as users hold it."""
+    def end(self, status: str) -> None:
+        """The job has ended."""
+        with self._lock:
+            self.ended_s, self.status = time.monotonic(), status
+            self.over.set()
+        if self.on_end is not None:
+            self.on_end(self)
+        for callback in self._callbacks:
+            try:
+                callback()
+            except Exception:  # of a user: the loop must continue
+                log.exception("a callback of job %d raised", self.number)
+
+
+class ClusterJob(JobHandle):
+    """A submitted graph or function, as users hold it."""
 
     def __init__(self, state: JobState, cancel: Callable[[JobState], None]) -> None:
         self._state, self._cancel = state, cancel
@@ -125,7 +174,7 @@ class ClusterJob:
 
     @property
     def name(self) -> str:
-        """The name of its graph."""
+        """The name of its graph or function."""
         return self._state.graph.name
 
     @property
@@ -157,6 +206,10 @@ class ClusterJob:
             self._value = state.graph.result([unpickled(value.head, value.buffers) for value in state.values])
             self._read = True
         return self._value
+
+    def add_done_callback(self, callback: Callable[[ClusterJob], object]) -> None:
+        """Call a function with this job once it has ended: in the scheduler's thread, or at once if it has."""
+        self._state.when_over(lambda: callback(self))
 
     def cancel(self) -> None:
         """Cancel the job: running tasks are killed. No-op if it has ended."""
@@ -196,4 +249,6 @@ def inputs_of(run: TaskRun) -> Iterable[Stored]:
 
 def size_of(run: TaskRun) -> int:
     """Bytes of a task's arguments and inputs; of its arguments alone while inputs are missing."""
-    return run.arguments.size + sum(value.size for value in inputs_of(run)) if not run.missing else run.arguments.size
+    if run.missing or not (run.call.reads or run.call.held):
+        return run.arguments.size
+    return run.arguments.size + sum(value.size for value in inputs_of(run))

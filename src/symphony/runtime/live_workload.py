@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -22,12 +23,22 @@ from symphony.problem.arrays import (
     VOID_KIND,
     TopologyArrays,
     WorkloadArrays,
+    memory_units,
     topology_arrays,
-    workload_arrays,
 )
 from symphony.problem.speeds import PACKED, BeliefArrays
-from symphony.problem.topology import Topology
-from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.problem.topology import DeviceKind, Topology
+from symphony.problem.workload import (
+    Edge,
+    Gang,
+    Job,
+    Kernel,
+    Profile,
+    Task,
+    TaskGraph,
+    Workload,
+    topological_order,
+)
 from symphony.runtime.demand import memory_row
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
@@ -35,6 +46,7 @@ from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE, Profiles
 from symphony.scheduling.state import Core
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
+CPU = "cpu"
 DEFAULT_COMPUTE_DEMAND = 1.0  # of a worker: a core, or a whole accelerator until it was observed to use less
 MIN_OBSERVED_RUNS = 3  # runs with machine figures before the figures change the demand
 MIN_DEMAND_SHARE = 0.05  # of an accelerator or a link; less counts as no demand: there is always other traffic
@@ -76,11 +88,19 @@ class LiveWorkload:
         self.speeds = speeds or SpeedBeliefs(topology)
         self.t: TopologyArrays = topology_arrays(topology)
         self.kernels: list[RunnableKernel] = []  # by their number in the arrays
+        self._numbers: dict[RunnableKernel, int] = {}  # the inverse
+        # Results of `kinds_of` and `function` since the last graph was added.
+        self._kinds: dict[RunnableKernel, list[int]] = {}
+        self._functions: dict[tuple[RunnableKernel, int], str | None] = {}
         self.free = list(range(shapes.jobs))  # rows
         self._memory = _memory_bandwidths(topology)
         self._links = _link_bandwidths(topology)
         self._used: dict[int, set[RunnableKernel]] = {}  # kernels of the graph in each occupied row
         self.w = _empty(self.t, shapes)
+        self._no_memory = [0] * self.w.footprint.shape[2]
+        self.tables = SimpleNamespace(
+            **vars(self.w)
+        )  # the same arrays: reading a field of a module takes a microsecond
         self.believed = self._believed_speeds()  # of training jobs
         self.version = 0  # changes with every array that is not learned
 
@@ -90,21 +110,39 @@ class LiveWorkload:
         return tuple(getattr(self.w, name) for name in LEARNED_ARRAYS)
 
     def kinds_of(self, kernel: RunnableKernel) -> list[int]:
-        """Device kinds with at least one device for which a kernel has an implementation."""
-        counts, kinds = self.topology.kind_counts, enumerate(self.topology.kinds)
-        return [k for k, kind in kinds if counts[kind.name] and self.function(kernel, k) is not None]
+        """Device kinds with at least one device for which a kernel has an implementation, enough cores and memory."""
+        found = self._kinds.get(kernel)
+        if found is None:
+            kinds = enumerate(self.topology.kinds)
+            found = [k for k, kind in kinds if self.function(kernel, k) is not None and self._holds(kind, kernel)]
+            self._kinds[kernel] = found
+        return found
+
+    def _holds(self, kind: DeviceKind, kernel: RunnableKernel) -> bool:
+        """Whether there is a device of a kind, with the cores and the memory that a kernel asks for."""
+        asks = kernel.options
+        enough = kind.type != CPU or (kind.slots >= asks.cores and kind.memory >= asks.memory)
+        return enough and self.topology.kind_counts[kind.name] > 0
+
+    def kind_bits(self, kernel: RunnableKernel) -> int:
+        """The same as bits."""
+        return sum(1 << kind for kind in self.kinds_of(kernel))
+
+    def _footprint(self, kernel: RunnableKernel) -> list[int]:
+        """Memory that a worker takes on each kind, in the unit of the core. Accelerators have memory of their own."""
+        found, asked = list(self._no_memory), kernel.options.memory
+        for number, kind in enumerate(self.topology.kinds):
+            if kind.type == CPU and np.isfinite(kind.memory):
+                found[number] = memory_units(asked, kind)
+        return found
 
     def function(self, kernel: RunnableKernel, kind: int) -> str | None:
         """The key of the implementation for a device kind: its name, else its type; None if there is neither."""
-        device = self.topology.kinds[kind]
-        return next((key for key in (device.name, device.type) if key in kernel.implementations), None)
-
-    def lowered(self, graph: Submission, sizes: Sequence[int]) -> tuple[tuple[Kernel, ...], TaskGraph]:
-        """A graph and all kernels, in terms of the problem. `sizes`: bytes of the arguments of each task."""
-        kernels = self._with(graph)
-        names = _names(kernels)
-        lowered = task_graph(graph, names, sizes)
-        return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
+        key = kernel, kind
+        if key not in self._functions:
+            device, has = self.topology.kinds[kind], kernel.implementations
+            self._functions[key] = next((name for name in (device.name, device.type) if name in has), None)
+        return self._functions[key]
 
     def simulator_workload(
         self, jobs: Sequence[tuple[Submission, Sequence[int], float]], handling_s: float | None = None
@@ -123,27 +161,93 @@ class LiveWorkload:
         arrived = tuple(Job(number, arrival) for arrival, number in arrivals)
         return Workload("as it ran", profiled, tuple(graphs), arrived)
 
-    def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
-        """Copy the arrays of a graph into a free row, and return the row. The shapes must be large enough."""
+    def add(self, graph: Submission, sizes: Sequence[int]) -> int:
+        """Put a graph into a free row, and return the row. The shapes must be large enough.
+
+        `sizes`: bytes of the arguments of each task. Edges have no bytes until their values exist (`inputs_known`).
+        """
+        row = self._take_row(graph)
+        w, n = self.w, len(graph.calls)
+        w.gangs[row] = n
+        w.work[row, :n], w.in_bytes[row] = sizes, 0.0
+        sources = [sorted(call.reads) for call in graph.calls]
+        targets: list[list[int]] = [[] for _ in range(n)]
+        for target, reads in enumerate(sources):
+            for source in reads:
+                targets[source].append(target)
+        w.parents[row, :n] = [len(reads) for reads in sources]
+        for start, table, lists in ((w.in_start, w.in_source, sources), (w.out_start, w.out_target, targets)):
+            ends = np.cumsum([len(some) for some in lists])
+            start[row, 0], start[row, 1 : n + 1], start[row, n + 1 :] = 0, ends, ends[-1]
+            table[row, : ends[-1]] = [one for some in lists for one in some]
+        of_kernel = {kernel: self._facts(kernel) for kernel in self._used[row]}
+        facts = [of_kernel[call.kernel] for call in graph.calls]
+        for name in _KernelFacts.TABLES:
+            getattr(w, name)[row, :n] = [getattr(one, name) for one in facts]
+        w.rank[row, :n], w.isolated[row] = _paths(facts, sizes, sources, targets)
+        return row
+
+    def _take_row(self, graph: Submission) -> int:
+        """A free row, with the numbers of the graph's kernels."""
         row = self.free.pop(0)
+        self._used[row] = set(call.kernel for call in graph.calls)
         self.kernels = self._with(graph)
-        self._used[row] = {call.kernel for call in graph.calls}
-        w = {}
-        for name, big in vars(self.w).items():
-            small = getattr(arrays, name)
-            if name in JOB_ARRAYS or not isinstance(big, np.ndarray):
-                w[name] = big
-                continue
-            new = big.copy()
-            if name in KERNEL_ARRAYS:
-                new[tuple(slice(0, n) for n in small.shape)] = small
-            else:
-                _fill(new, row, small[0], name)
-            w[name] = new
-        self.w = WorkloadArrays(**w)
+        self._numbers = {kernel: number for number, kernel in enumerate(self.kernels)}
+        self._kinds.clear()  # implementations may have been added
+        self._functions.clear()
+        for kernel in self._used[row]:
+            number = self._numbers[kernel]
+            self.w.time_fixed[number], self.w.time_work[number], self.w.demand_fixed[number] = np.inf, 0.0, 0.0
+            self.refresh(kernel)
         self.believed = self._believed_speeds()
         self.version += 1
         return row
+
+    def kernels_with(self, graph: Submission) -> int:
+        """How many kernels there will be after `graph` is added."""
+        return len(self._with(graph))
+
+    def _facts(self, kernel: RunnableKernel) -> _KernelFacts:
+        options, training, kinds = kernel.options, kernel.options.training, self.kinds_of(kernel)
+        counts = self.topology.kind_counts
+        return _KernelFacts(
+            kernel=self._numbers[kernel],
+            units=1.0 if training is None else float(training.steps),
+            workers=options.workers,
+            runs_on=self.kind_bits(kernel),
+            footprint=self._footprint(kernel),
+            preemptible=options.preemptible,
+            checkpoint=0.0 if training is None else training.checkpoint_s,
+            restore=0.0 if training is None else training.restore_s,
+            times=tuple((*self._times(kernel, kind), counts[self.topology.kinds[kind].name]) for kind in kinds),
+        )
+
+    def add_window(self, graph: Submission) -> int:
+        """A free row for a graph whose tasks `enter` it one by one, and leave it when they have finished.
+
+        Its first gang waits for a parent that does not exist: it keeps the job in the core while no task is there.
+        """
+        row = self._take_row(graph)
+        self.w.gangs[row], self.w.isolated[row] = 1, 1.0
+        for name in ("in_start", "out_start", "runs_on", "workers", "rank", "parents"):
+            getattr(self.w, name)[row] = 0
+        self.w.parents[row, 0] = self.w.workers[row, 0] = 1
+        return row
+
+    def enter(self, row: int, place: int, kernel: RunnableKernel, size: int, kinds: int) -> None:
+        """Put a task into a place of a window. `size`: bytes of its inputs. `kinds`: that may run it, as bits."""
+        w, number = self.tables, self._numbers[kernel]
+        w.work[row, place], w.units[row, place] = size, 1.0
+        options = kernel.options
+        fixed = (w.kernel, number), (w.runs_on, kinds), (w.workers, options.workers)
+        for table, value in (*fixed, (w.preemptible, options.preemptible)):
+            if table.item(row, place) != value:
+                table[row, place] = value
+                self.version += 1
+        footprint = self._footprint(kernel) if options.memory else self._no_memory
+        if w.footprint[row, place].tolist() != footprint:
+            w.footprint[row, place] = footprint
+            self.version += 1
 
     def remove(self, row: int) -> None:
         """Free a row. New kernels take the numbers of kernels that no row uses."""
@@ -152,14 +256,15 @@ class LiveWorkload:
 
     def refresh(self, kernel: RunnableKernel) -> None:
         """Update times and demands of a kernel from its profiles."""
-        if kernel not in self.kernels:
+        index = self._numbers.get(kernel)
+        if index is None:
             return
-        index = self.kernels.index(kernel)
+        w = self.tables
         for kind in self.kinds_of(kernel):
-            self.w.time_fixed[index, kind], self.w.time_work[index, kind] = self._times(kernel, kind)
+            w.time_fixed[index, kind], w.time_work[index, kind] = self._times(kernel, kind)
             demand = self._demand(kernel, self.topology.kinds[kind].name)
             for row in ("compute", "memory", *LINK_ROW_KINDS):
-                self.w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
+                w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
 
     def refresh_beliefs(self) -> None:
         """Update the times of training jobs from the learned speeds."""
@@ -178,20 +283,22 @@ class LiveWorkload:
 
     def expected(self, row: int, task: int, kernel: RunnableKernel, kind: int) -> tuple[float, float]:
         """Expected remaining seconds of a training job, and the standard deviation of their logarithm."""
-        number = self.kernels.index(kernel)
+        number = self._numbers[kernel]
         step_s, spread = self.w.time_fixed[number, kind], self.believed.unit_std[number, kind, PACKED]
         return float(step_s * self.w.units[row, task]), float(spread)
 
     def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
         """Set the sizes of a task's inputs once all exist. `sizes`: bytes by source task. `total`: with arguments."""
-        self.w.work[row, task] = total
-        for edge in range(self.w.in_start[row, task], self.w.in_start[row, task + 1]):
-            self.w.in_bytes[row, edge] = sizes.get(int(self.w.in_source[row, edge]), 0)
+        w = self.tables
+        w.work[row, task] = total
+        for edge in range(w.in_start[row, task], w.in_start[row, task + 1]):
+            w.in_bytes[row, edge] = sizes.get(int(w.in_source[row, edge]), 0)
 
     def enlarged(self, shapes: Shapes) -> LiveWorkload:
         """A copy with larger shapes."""
         copy = LiveWorkload(self.topology, self.profiles, shapes, self.speeds)
         copy.kernels, copy.version, copy._used = list(self.kernels), self.version + 1, dict(self._used)
+        copy._numbers = dict(self._numbers)
         copy.free = [row for row in range(shapes.jobs) if row not in self._used]
         for name, small in vars(self.w).items():
             big = getattr(copy.w, name)
@@ -229,7 +336,11 @@ class LiveWorkload:
         return kernels
 
     def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
-        """Demand of a worker, by the kind of the rows on its route."""
+        """Demand of a worker, by the kind of the rows on its route.
+
+        To the core, a worker has one slot. One with several cores demands as many: while it and others have more than
+        the device, all are expected to take longer. In fact the engine starts it when enough slots are free.
+        """
         figures = {
             name: figure.mean
             for name, figure in self.profiles.seen(kernel.key, device).items()
@@ -237,6 +348,8 @@ class LiveWorkload:
         }
         busy = figures.get(GPU_BUSY_FIGURE, DEFAULT_COMPUTE_DEMAND)
         demand = {"compute": min(busy, DEFAULT_COMPUTE_DEMAND) if busy > MIN_DEMAND_SHARE else 0.0}
+        if self.topology.kind_of[device].type == CPU:
+            demand["compute"] *= kernel.options.cores
         memory_share = self.profiles.demand(kernel.key, device).reported_share
         if memory_share and device in self._memory:
             demand["memory"] = memory_share * self._memory[device]
@@ -253,7 +366,9 @@ class LiveWorkload:
             timing, (held_s, per_byte_s) = self.profiles.timing(kernel.key, device), self._times(kernel, kind)
             if handling_s is not None and kernel.options.training is None:
                 held_s += timing.around_s if timing.around or timing.behind else handling_s
-            profiles[device] = Profile(held_s, per_byte_s, demand=self._demand(kernel, device))
+            main_memory = self.topology.kind_of[device].type == CPU  # accelerators have their own
+            memory = kernel.options.memory if main_memory else 0.0
+            profiles[device] = Profile(held_s, per_byte_s, demand=self._demand(kernel, device), memory=memory)
         # A kernel that no device can run keeps its implementations: the check of the whole problem reports it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 
@@ -308,9 +423,52 @@ def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:
     return names
 
 
-def problem_arrays(topology: Topology, kernels: Sequence[Kernel], graph: TaskGraph) -> WorkloadArrays:
-    """The arrays of one graph. Raises `InfeasibleError` if the topology can never run it."""
-    return workload_arrays(topology, Workload(graph.name, tuple(kernels), (graph,), (Job(0, 0.0),)))
+@dataclass(frozen=True)
+class _KernelFacts:
+    """What the tables of a graph say of a task, by its kernel."""
+
+    TABLES: ClassVar = ("kernel", "units", "workers", "runs_on", "footprint", "preemptible", "checkpoint", "restore")
+    kernel: int
+    units: float
+    workers: int
+    runs_on: int
+    footprint: list[int]
+    preemptible: bool
+    checkpoint: float
+    restore: float
+    times: tuple[tuple[float, float, int], ...]  # of each kind: seconds, seconds per byte, devices
+
+    def seconds(self, size: float) -> tuple[float, float]:
+        """Isolated seconds: the mean over devices, and of the gang on the fastest devices."""
+        times = [((fixed + per_byte * size) * self.units, devices) for fixed, per_byte, devices in self.times]
+        mean = sum(seconds * devices for seconds, devices in times) / sum(devices for _, devices in times)
+        available = 0
+        for seconds, devices in sorted(times):
+            available += devices
+            if available >= self.workers:
+                return mean, seconds
+        return mean, np.inf
+
+
+def _paths(
+    facts: Sequence[_KernelFacts], sizes: Sequence[int], sources: Sequence[list[int]], targets: Sequence[list[int]]
+) -> tuple[list[float], float]:
+    """Upward rank of each task, and the seconds of the longest path on the fastest devices."""
+    known: dict[tuple[int, int], tuple[float, float]] = {}
+    seconds = []
+    for one, size in zip(facts, sizes, strict=True):
+        key = one.kernel, size
+        if key not in known:
+            known[key] = one.seconds(size)
+        seconds.append(known[key])
+    edges = [(source, target) for target, reads in enumerate(sources) for source in reads]
+    order = topological_order(len(facts), edges) if edges else range(len(facts))
+    rank, finish = [0.0] * len(facts), [0.0] * len(facts)
+    for task in reversed(order):
+        rank[task] = seconds[task][0] + max((rank[child] for child in targets[task]), default=0.0)
+    for task in order:
+        finish[task] = seconds[task][1] + max((finish[parent] for parent in sources[task]), default=0.0)
+    return rank, max(finish)
 
 
 def _fill(big: np.ndarray, row: int, small: np.ndarray, name: str) -> None:

@@ -13,14 +13,14 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from symphony.engines.engine import DeviceDown, DeviceUp, Engine, EngineEvent, Failed, Finished, Function, Stopped, Work
 from symphony.problem.errors import EngineError, InfeasibleError, JobCancelledError, SymphonyError
 from symphony.runtime import turn as happened
-from symphony.runtime.failures import error_of, is_run_again
+from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
 from symphony.runtime.handling_time import HandlingTime
 from symphony.runtime.jobs import (
     CANCELLED,
@@ -36,18 +36,21 @@ from symphony.runtime.jobs import (
     value_of,
 )
 from symphony.runtime.kernels import RunnableKernel
-from symphony.runtime.live_workload import Shapes, problem_arrays
+from symphony.runtime.live_workload import Shapes
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
+from symphony.runtime.report import KILLED_RUN
 from symphony.runtime.scheduler import Scheduler
-from symphony.runtime.timing import Timing
-from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
+from symphony.runtime.task_window import MAX_WHOLE_TASKS, TaskWindow, places
+from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.rounds import RoundLearner, TrainingJobTracker
 from symphony.training_jobs.live.supervisor import TrainingSupervisor
 
 log = logging.getLogger("symphony.runtime")
 SHORT_KERNEL_S = 5e-3  # kernels with less expected time may be sent ahead: one for each slot, …
-MAX_AHEAD_S, MAX_AHEAD_TASKS = 1e-3, 16  # … or as many as take this time together, up to this number
+MAX_AHEAD_S, MAX_AHEAD_TASKS = 1e-3, 64  # … or as many as take this time together, up to this number
+MAX_EXPECTATIONS = 4096  # kept by `Loop._expectation`
+MIN_BATCH = 4  # sent ahead for each slot: if there may be more, they are sent when half of them have ended
 
 
 class _Dispatch(NamedTuple):
@@ -85,6 +88,13 @@ class Loop:
         self._events: deque[SchedulerEvent] = deque()  # for the core
         self._early: dict[int, SchedulerEvent] = {}  # by gang: finished before the core has started it
         self._wakes_s = math.inf  # until when the policy asked to wait
+        self._slot_jobs: list[int] = []  # number of the job in each slot of the core, as of the last turn …
+        self._in_slot: dict[int, JobState] = {}  # … and the job
+        self._long: list[set[TaskRun]] = [set() for _ in self.topology.devices]  # runs that are not short
+        self._enough: list[float] = [math.inf] * len(self._long)  # with more runs, no more are sent ahead now
+        self._expected: dict[tuple[str, int, int], tuple[int, float, float]] = {}  # see `_expectation`
+        self._names = [(device.name,) for device in self.topology.devices]
+        self._delayed: list[TaskRun] = []  # admitted tasks that may not be tried again yet
         self._own_time = HandlingTime(len(self.topology.devices))
         self._zero_s = time.monotonic()  # time 0 of the core
         self.saving = TrainingSupervisor(
@@ -131,6 +141,29 @@ class Loop:
         error = JobCancelledError("it was cancelled", where=f"job {job.number} ({job.graph.name!r})")
         self._abandon(job, error, CANCELLED)
 
+    def prioritise(self, priorities: Mapping[int, int]) -> None:
+        """Change the priorities of jobs, by their numbers, and place queued work again where the order has changed."""
+        changed = {}
+        for job in [*self._backlog, *self._admitted.values()]:
+            if priorities.get(job.number, job.priority) != job.priority:
+                job.priority = priorities[job.number]
+                if job.slot >= 0:
+                    changed[job.slot] = job.priority
+        if changed:
+            self.scheduler.prioritise(changed)
+            self._recall_below(max((job.priority for job in self._admitted.values()), default=0))
+
+    def _recall_below(self, priority: int) -> None:
+        """Place queued gangs of lower priority again: they would keep others waiting."""
+        workload, jobs = self.scheduler.workload, {job.slot: job for job in self._admitted.values() if job.slot >= 0}
+        if all(job.priority >= priority for job in jobs.values()):
+            return
+        for gang, _ in self.scheduler.queued():
+            job = jobs.get(gang // workload.shapes.tasks)
+            run = None if job is None else self._task(job, gang % workload.shapes.tasks)
+            if run is not None and run.job.priority < priority and not _is_sent(run):
+                self._events.append(SchedulerEvent(happened.RECALLED, gang))
+
     def attempt(self, number: int) -> TaskRun | None:
         """The task that an attempt runs; None if it has ended."""
         return self._attempts.get(number)
@@ -161,7 +194,8 @@ class Loop:
     def cycle(self, timeout_s: float) -> None:
         """Receive events, take turns until none are left, then learn from finished runs."""
         wakes_in_s = max(self._wakes_s - time.monotonic(), 0.0)
-        events = self.engine.poll(min(timeout_s, wakes_in_s, self.saving.wait_s(), self.rounds.wait_s()))
+        waits = (wakes_in_s, self.saving.wait_s(), self.rounds.wait_s(), self._retry_wait_s())
+        events = self.engine.poll(min(timeout_s, *waits))
         self._own_time.events_received(time.monotonic())
         for event in events:
             self._on_event(event)
@@ -169,11 +203,13 @@ class Loop:
         while self.requests:
             self.requests.popleft()()
         self.rounds.update(time.monotonic())
+        self._release_delayed(time.monotonic())
         if not self._events and time.monotonic() >= self._wakes_s:
             self._events.append(SchedulerEvent(happened.WOKEN))
         while True:
             while self._events:
-                self._take_turn([self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))])
+                count = min(len(self._events), self.scheduler.events_per_turn)
+                self._take_turn([self._events.popleft() for _ in range(count)])
             self.observer.set_busy(bool(self._attempts))
             self._admit_waiting()  # after all events: admission may renumber the gangs that events refer to
             if not self._events:
@@ -182,12 +218,20 @@ class Loop:
         self.observer.learn()
 
     def _take_turn(self, events: list[SchedulerEvent]) -> None:
+        if self._early and self.scheduler.is_plain:  # else they are sent again when the core has started their gangs
+            events = [*self._early.values(), *events]
+            self._early.clear()
         began_s = time.monotonic()
         commands = self.scheduler.turn(events, began_s - self._zero_s, self.observer.loads(began_s))
         self._own_time.turn_taken(commands.decisions, time.monotonic() - began_s)
         self._wakes_s = began_s + commands.wake_s
-        self._early |= {events[k].who: events[k] for k in commands.early.nonzero()[0]}
+        early = commands.early.tolist()
+        self._early |= {event.who: event for event, is_early in zip(events, early, strict=False) if is_early}
         self._carry_out(commands)
+        if any(job.window is not None for job in self._admitted.values()):
+            for event, is_early in zip(events, early, strict=False):
+                if event.kind == happened.FINISHED and not is_early:
+                    self._left(event.who)
 
     # --- admission
 
@@ -200,6 +244,8 @@ class Loop:
                 admitted.append(job)
             except SymphonyError as error:
                 self._abandon(job, error, FAILED)
+        if admitted:  # after all of them: admission may renumber gangs
+            self._recall_below(max(job.priority for job in admitted))
         received_s, now_s = self._own_time.received_s, time.monotonic()
         for job in admitted:  # the next turn begins when all of them are admitted
             # A job that had to wait is admitted after the event that freed a row.
@@ -207,27 +253,80 @@ class Loop:
 
     def _admit(self, job: JobState) -> None:
         workload = self.scheduler.workload
-        for run in job.runs:
+        for run in {run.kernel: run for run in job.runs}.values():
             self._check_runnable(run)
+        trains = any(kernel.options.training is not None for kernel in {run.kernel for run in job.runs})
+        if len(job.runs) > MAX_WHOLE_TASKS and not trains:
+            self._admit_window(job)
+            return
         sizes = [run.arguments.size for run in job.runs]
-        kernels, graph = workload.lowered(job.graph, sizes)
-        workers = max(len(gang.tasks) for gang in graph.all_gangs)
-        shapes = workload.shapes.to_hold(len(graph.all_gangs), max(len(graph.gang_edges), 1), len(kernels), workers)
+        kernels, workers = workload.kernels_with(job.graph), max(run.kernel.options.workers for run in job.runs)
+        edges = sum(len(run.call.reads) for run in job.runs)
+        shapes = workload.shapes.to_hold(len(job.runs), max(edges, 1), kernels, workers)
         if shapes != workload.shapes:
             self._grow(shapes)
             workload = self.scheduler.workload
-        arrays = problem_arrays(workload.topology, kernels, graph)
+        job.row = workload.add(job.graph, sizes)
         for run in job.runs:
-            run.trial = self._trial(run)
+            run.place, run.trial = run.index, self._trial(run)
             if run.trial >= 0:
-                arrays.runs_on[0, run.index] = 1 << run.trial
+                workload.w.runs_on[job.row, run.index] = 1 << run.trial
+            if run.retry_s > time.monotonic():
+                workload.w.runs_on[job.row, run.index] = 0
+                self._delayed.append(run)
             if not run.missing:
                 run.ready_s = time.monotonic()
-        job.row = workload.add(job.graph, sizes, arrays)
+        self._arrives(job)
+        self.rounds.admitted(job)
+
+    def _arrives(self, job: JobState) -> None:
         job.admitted = next(self._arrivals)
         self._admitted[job.admitted] = job
-        self.rounds.admitted(job)
         self._events.append(SchedulerEvent(happened.ARRIVED, graph=job.row, priority=job.priority))
+
+    def _admit_window(self, job: JobState) -> None:
+        """Admit a large graph: its tasks enter the core when they are ready and there is room."""
+        workload, job.window = self.scheduler.workload, TaskWindow(places(sum(self._slots)))
+        workers = max(run.kernel.options.workers for run in job.runs)
+        shapes = workload.shapes.to_hold(len(job.window.tasks), 1, workload.kernels_with(job.graph), workers)
+        if shapes != workload.shapes:
+            self._grow(shapes)
+            workload = self.scheduler.workload
+        job.row = workload.add_window(job.graph)
+        now_s = time.monotonic()
+        for run in job.runs:
+            if not run.missing:
+                run.ready_s = now_s
+                job.window.waiting.append(run)
+        self._arrives(job)
+
+    def _enter(self, job: JobState) -> None:
+        """Tell the core of ready tasks of a large graph, as many as have a place."""
+        window, workload = job.window, self.scheduler.workload
+        assert window is not None
+        while window.free and window.waiting and not job.over.is_set():
+            run = window.waiting.popleft()
+            run.trial = self._trial(run)
+            kinds = 1 << run.trial if run.trial >= 0 else workload.kind_bits(run.kernel)
+            if run.retry_s > time.monotonic():
+                kinds = 0
+                self._delayed.append(run)
+            place = window.enter(run, (run.kernel, kinds))
+            workload.enter(job.row, place, run.kernel, size_of(run), kinds)
+            self._events.append(SchedulerEvent(happened.ENTERED, self._gang(run)))
+
+    def _left(self, gang: int) -> None:
+        """The core has taken a finished task off its devices: its place in a window is free."""
+        slot, place = divmod(gang, self.scheduler.workload.shapes.tasks)
+        job = self._in_slot.get(slot)
+        run = None if job is None or job.window is None else job.window.tasks[place]
+        if job is None or job.window is None or run is None:
+            return
+        job.window.leave(place, (run.kernel, self.scheduler.workload.tables.runs_on.item(job.row, place)))
+        self._enter(job)
+        if not job.unfinished and job.window.is_empty and not job.over_in_core:
+            job.over_in_core = True
+            self._events.append(SchedulerEvent(happened.DROPPED, job.slot))
 
     def _grow(self, shapes: Shapes) -> None:
         """Enlarge the arrays, and renumber the gangs of early events."""
@@ -259,24 +358,34 @@ class Loop:
     # --- commands of the core
 
     def _carry_out(self, commands: TurnCommands) -> None:
-        slot_of = {int(number): slot for slot, number in enumerate(commands.jobs) if number >= 0}
-        for number, job in list(self._admitted.items()):
-            if number in slot_of:
-                job.slot = slot_of[number]
-            elif job.slot >= 0:  # it has left the core; without a slot, it has not arrived there yet
-                del self._admitted[number]
-                self.scheduler.workload.remove(job.row)
+        jobs = commands.jobs.tolist()
+        if jobs != self._slot_jobs:
+            self._jobs_changed(jobs)
         to_send = [*self._started(commands)]
-        to_send += self._ahead(commands, to_send)
+        to_send += self._ahead(to_send)
         if to_send:
             work = [self._work(one) for one in to_send]
             handled = [one.run.attempts[-1].handled_s for one in to_send if not one.ahead]
             self.scheduler.statistics.handling_s.extend(handled)
             self.engine.dispatch(work)
         for gang in commands.saved.tolist():  # after the dispatch: the gang may have started within this turn
-            run = self._run_of(gang, commands) if gang >= 0 else None
+            run = self._run_of(gang) if gang >= 0 else None
             if run is not None and run.number >= 0:
                 self.saving.stop(run)
+
+    def _jobs_changed(self, jobs: list[int]) -> None:
+        """Jobs have arrived in the core, or have left it. `jobs`: the number of the job in each slot."""
+        slot_of = {number: slot for slot, number in enumerate(jobs) if number >= 0}
+        for number, job in list(self._admitted.items()):
+            if number in slot_of:
+                arrives, job.slot = job.slot < 0, slot_of[number]
+                if arrives and job.window is not None:
+                    self._enter(job)
+            elif job.slot >= 0:  # it has left the core; without a slot, it has not arrived there yet
+                del self._admitted[number]
+                self.scheduler.workload.remove(job.row)
+        self._slot_jobs = jobs
+        self._in_slot = {slot: self._admitted[number] for number, slot in slot_of.items()}
 
     def _started(self, commands: TurnCommands) -> Iterator[_Dispatch]:
         """Gangs that the core has started and the engine has not received."""
@@ -290,54 +399,80 @@ class Loop:
             if gang in self._early:
                 self._events.append(self._early.pop(gang))
                 continue
-            run = self._run_of(gang, commands)
+            run = self._run_of(gang)
             if run is None or run.value is not None:
                 continue  # it has finished within this turn
             run.device = devices[0]
-            if run.number < 0 and run.job.over.is_set():
-                self._report_stopped(run)  # its job was abandoned within this turn
+            if run.number < 0 and (run.job.over.is_set() or run in self._delayed):
+                self._report_stopped(run)  # its job was abandoned within this turn, or it was sent ahead and failed
             elif run.number < 0:
                 yield _Dispatch(run, [device for device in devices if device >= 0], ahead=False)
 
-    def _ahead(self, commands: TurnCommands, to_send: list[_Dispatch]) -> Iterator[_Dispatch]:
+    def _ahead(self, to_send: list[_Dispatch]) -> Iterator[_Dispatch]:
         """The next tasks of the queues of devices on which all kernels are short."""
-        on = [list(runs) for runs in self._occupancy.on]
-        for run, devices, _ in to_send:
+        sent = [len(runs) for runs in self._occupancy.on]
+        is_long = [bool(runs) for runs in self._long]
+        for starts, devices, _ in to_send:
             for device in devices:
-                on[device].append(run)
-        short = [all(self._seconds(run, device) < SHORT_KERNEL_S for run in runs) for device, runs in enumerate(on)]
-        sent = [len(runs) for runs in on]
-        if not any(sent) or not any(short):
+                sent[device] += 1
+                is_long[device] = is_long[device] or self._seconds(starts, device) >= SHORT_KERNEL_S
+        open_devices = {
+            device for device, count in enumerate(sent) if 0 < count < self._enough[device] and not is_long[device]
+        }
+        if not open_devices:
             return
         started = {id(one.run) for one in to_send}
         for gang, device in self.scheduler.queued():
-            next_run = self._run_of(gang, commands)
-            if not short[device] or next_run is None or id(next_run) in started or next_run.job.over.is_set():
+            if device not in open_devices:
                 continue
-            if next_run.number >= 0 or next_run.value is not None or next_run.kernel.options.workers > 1:
+            run = self._run_of(gang)
+            if run is None or run.number >= 0 or run.value is not None or id(run) in started or run.job.over.is_set():
                 continue
-            seconds = self._seconds(next_run, device)
+            options = run.kernel.options
+            if options.workers > 1 or options.cores > 1 or options.memory:
+                continue
+            if run in self._delayed:
+                continue
+            seconds, slots = self._seconds(run, device), self._slots[device]
             per_slot = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
-            short[device] = seconds < SHORT_KERNEL_S and sent[device] < self._slots[device] * (1 + per_slot)
-            if short[device]:
+            if seconds < SHORT_KERNEL_S and sent[device] < slots * (1 + per_slot):
                 sent[device] += 1
-                yield _Dispatch(next_run, [device], ahead=True)
+                yield _Dispatch(run, [device], ahead=True)
+                continue
+            self._enough[device] = slots * (1 + per_slot / 2) if per_slot >= MIN_BATCH else math.inf
+            open_devices.discard(device)
+            if not open_devices:
+                return
+        for device in open_devices:  # their queues are empty
+            self._enough[device] = math.inf
 
-    def _run_of(self, gang: int, commands: TurnCommands) -> TaskRun | None:
+    def _run_of(self, gang: int) -> TaskRun | None:
         """The task of a gang; None if its job has left the core."""
-        tasks = self.scheduler.workload.shapes.tasks
-        job = self._admitted.get(int(commands.jobs[gang // tasks]))
-        return None if job is None else job.runs[gang % tasks]
+        slot, place = divmod(gang, self.scheduler.workload.shapes.tasks)
+        job = self._in_slot.get(slot)
+        return None if job is None else self._task(job, place)
+
+    def _task(self, job: JobState, place: int) -> TaskRun | None:
+        """The task of a gang, by its number among those of its job in the core."""
+        return job.runs[place] if job.window is None else job.window.tasks[place]
 
     def _seconds(self, run: TaskRun, device: int) -> float:
         """Expected run time; inf if it is unknown, or for a training job."""
         if run.kernel.options.training is not None:
             return math.inf
-        timing = self._timing(run, device)
-        return timing.seconds(size_of(run)) if timing.runs else math.inf
+        runs, seconds, _ = self._expectation(run, device)
+        return seconds if runs else math.inf
 
-    def _timing(self, run: TaskRun, device: int) -> Timing:
-        return self.scheduler.workload.profiles.timing(run.kernel.key, self.topology.devices[device].kind)
+    def _expectation(self, run: TaskRun, device: int) -> tuple[int, float, float]:
+        """Runs that were learned from, expected seconds, and the standard deviation of their logarithm."""
+        key = run.kernel.key, self._kind[device], size_of(run)
+        timing = self.scheduler.workload.profiles.timing(key[0], self.topology.devices[device].kind)
+        found = self._expected.get(key)
+        if found is None or found[0] != timing.runs:
+            if len(self._expected) > MAX_EXPECTATIONS:
+                self._expected.clear()
+            found = self._expected[key] = timing.runs, timing.seconds(key[2]), timing.spread(key[2])
+        return found
 
     def _work(self, dispatch: _Dispatch) -> Work:
         """Begin a new attempt."""
@@ -348,11 +483,13 @@ class Loop:
             run.job.status = RUNNING
         self._attempts[run.number] = run
         self._occupancy.add(run, devices)
-        names = tuple(self.topology.devices[each].name for each in devices)
+        for each in devices:
+            if self._seconds(run, each) >= SHORT_KERNEL_S:
+                self._long[each].add(run)
+        names = self._names[device] if len(devices) == 1 else tuple(self._names[each][0] for each in devices)
         sent_s = time.monotonic()
         if run.kernel.options.training is None:
-            timing, size = self._timing(run, device), size_of(run)
-            expected = timing.seconds(size), timing.spread(size)
+            expected = self._expectation(run, device)[1:]
         else:
             expected = workload.expected(run.job.row, run.index, run.kernel, self._kind[device])
         attempt = Attempt(names, sent_s, *expected, ahead)
@@ -369,6 +506,8 @@ class Loop:
             timeout_s=run.kernel.options.timeout_s,
             others=tuple(devices[1:]),
             job=run.job.number,
+            cores=run.kernel.options.cores,
+            memory=run.kernel.options.memory or math.inf,
         )
         return self.saving.begin(run, work)
 
@@ -388,11 +527,15 @@ class Loop:
     def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
         attempt = run.attempts[-1]
         devices = self._occupancy.remove(run)
+        for device in devices:
+            self._long[device].discard(run)
         run.number = -1
-        if not isinstance(event, Stopped):
+        if isinstance(event, Stopped):
+            attempt.began_s, attempt.seconds = attempt.sent_s, time.monotonic() - attempt.sent_s
+        else:
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
         if run.job.over.is_set():
-            attempt.ended = attempt.ended or "abandoned"
+            attempt.ended = attempt.ended or KILLED_RUN
             if isinstance(event, Finished):
                 self.engine.free(event.value)
             self._report_stopped(run)
@@ -407,7 +550,7 @@ class Loop:
             attempt.ended = "stopped"
             self._report_stopped(run)
         else:
-            attempt.ended = event.message or event.why
+            attempt.ended = ending(event)
             self._failed(run, event)
 
     def _report_finished(self, run: TaskRun) -> None:
@@ -421,6 +564,9 @@ class Loop:
             reader.missing -= 1
             if not reader.missing:
                 reader.ready_s = now_s
+                if job.window is not None:
+                    job.window.waiting.append(reader)
+                    continue
                 sizes = {source: value_of(job.runs[source]).size for source in reader.call.reads}
                 workload.inputs_known(job.row, index, sizes, size_of(reader))
         for source in run.call.reads:
@@ -444,7 +590,7 @@ class Loop:
             self._events.append(SchedulerEvent(happened.STOPPED, self._gang(run)))
 
     def _gang(self, run: TaskRun) -> int:
-        return run.job.slot * self.scheduler.workload.shapes.tasks + run.index
+        return run.job.slot * self.scheduler.workload.shapes.tasks + run.place
 
     def _end_trial(self, run: TaskRun) -> None:
         if self._trials.get((run.kernel.key, run.trial)) is run:
@@ -455,10 +601,29 @@ class Loop:
         self._report_stopped(run)
         if is_run_again(run, event):
             run.lost += 1
-            log.warning("%s: %s; it runs again", run.job.where(run), event.message)
+            delay_s = retry_delay_s(run, event)
+            if delay_s:
+                run.retry_s = time.monotonic() + delay_s
+                self.scheduler.allow(self._gang(run), 0)
+                self._delayed.append(run)
+            log.warning("%s: %s; it runs again", run.job.where(run), ending(event))
         else:
             run.job.cause = event.exception
             self._abandon(run.job, error_of(run, event), FAILED)
+
+    def _retry_wait_s(self) -> float:
+        """Seconds until a task may be tried again."""
+        return max(min((run.retry_s for run in self._delayed), default=math.inf) - time.monotonic(), 0.0)
+
+    def _release_delayed(self, now_s: float) -> None:
+        """Let tasks whose delay is over be placed."""
+        due = [run for run in self._delayed if run.retry_s <= now_s or run.job.over.is_set()]
+        for run in due:
+            self._delayed.remove(run)
+            if not run.job.over.is_set():
+                kinds = [run.trial] if run.trial >= 0 else self.scheduler.workload.kinds_of(run.kernel)
+                self.scheduler.allow(self._gang(run), sum(1 << kind for kind in kinds))
+                self._events.append(SchedulerEvent(happened.WOKEN))
 
     # --- devices
 
@@ -470,13 +635,13 @@ class Loop:
         all_down = self._all_down(kind)
         for job in list(self._admitted.values()):
             for run in job.runs if all_down else ():
-                if run.trial == kind and run.value is None and job.slot >= 0:  # let it run on other kinds
-                    bits = sum(1 << k for k in self.scheduler.workload.kinds_of(run.kernel))
-                    self.scheduler.allow(self._gang(run), bits)
+                delayed = run in self._delayed  # its kinds are set when its delay is over
+                if run.trial == kind and run.value is None and job.slot >= 0 and not delayed:  # let it run elsewhere
+                    self.scheduler.allow(self._gang(run), self.scheduler.workload.kind_bits(run.kernel))
                     self._end_trial(run)
                     run.trial = -1
             try:
-                for run in job.runs:
+                for run in {run.kernel: run for run in job.runs if run.value is None}.values():
                     self._check_runnable(run)
             except InfeasibleError as error:
                 self._abandon(job, error, FAILED)
@@ -487,9 +652,9 @@ class Loop:
         self._events.append(SchedulerEvent(happened.REPAIRED, device))
         workload, jobs = self.scheduler.workload, {job.slot: job for job in self._admitted.values()}
         for gang, _ in self.scheduler.queued():
-            run = jobs[gang // workload.shapes.tasks].runs[gang % workload.shapes.tasks]
-            sent_ahead = run.number >= 0 or run.value is not None  # engines cannot hand work back
-            if not sent_ahead and self._kind[device] in workload.kinds_of(run.kernel):
+            run = self._task(jobs[gang // workload.shapes.tasks], gang % workload.shapes.tasks)
+            assert run is not None
+            if not _is_sent(run) and self._kind[device] in workload.kinds_of(run.kernel):
                 self._events.append(SchedulerEvent(happened.RECALLED, gang))
 
     def _check_runnable(self, run: TaskRun) -> None:
@@ -515,7 +680,7 @@ class Loop:
         for index in set(job.graph.outputs):
             self.engine.free(value_of(job.runs[index]))
         self.saving.job_over(job)
-        self._close(job, FAILED if job.error else DONE)
+        job.end(FAILED if job.error else DONE)
 
     def _abandon(self, job: JobState, error: SymphonyError, status: str) -> None:
         if job.over.is_set():
@@ -527,7 +692,7 @@ class Loop:
             tasks = self.scheduler.workload.shapes.tasks
             self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
             self._events.append(SchedulerEvent(happened.DROPPED, job.slot))
-        self._close(job, status)
+        job.end(status)
         for run in job.runs:
             self._end_trial(run)
             if run.number >= 0:
@@ -544,16 +709,15 @@ class Loop:
             if run.value is not None:
                 self.engine.free(run.value)
 
-    def _close(self, job: JobState, status: str) -> None:
-        job.ended_s, job.status = time.monotonic(), status
-        job.over.set()
-        if job.on_end is not None:
-            job.on_end(job)
-
     def _abandon_all(self, error: EngineError) -> None:
         while self.requests:
             self.requests.popleft()()
         for job in [*self._backlog, *self._admitted.values()]:
             if not job.over.is_set():
                 job.error = error
-                self._close(job, FAILED)
+                job.end(FAILED)
+
+
+def _is_sent(run: TaskRun) -> bool:
+    """True if the engine has it, or had it: engines cannot hand work back."""
+    return run.number >= 0 or run.value is not None

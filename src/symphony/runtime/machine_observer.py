@@ -31,14 +31,16 @@ class DeviceOccupancy:
         self._kinds = [device.kind for device in topology.devices]
         self.on: list[set[TaskRun]] = [set() for _ in topology.devices]
         self.left_s = [-math.inf] * len(self.on)  # when the last run left each device
+        self._devices: dict[TaskRun, list[int]] = {}
 
     def add(self, run: TaskRun, devices: list[int]) -> None:
+        self._devices[run] = devices
         for device in devices:
             self.on[device].add(run)
 
     def remove(self, run: TaskRun) -> list[int]:
         """Take a run off its devices, and return them."""
-        devices = [number for number, runs in enumerate(self.on) if run in runs]
+        devices = self._devices.pop(run)
         for device in devices:
             self.left_s[device] = time.monotonic()  # before it leaves: other threads call `ran_since` meanwhile
             self.on[device].discard(run)

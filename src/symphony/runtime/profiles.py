@@ -6,10 +6,13 @@ Saved as JSON in `$XDG_DATA_HOME/symphony` (`~/.local/share/…`).
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
+import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +31,20 @@ BAD_FILE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, Rec
 PCIE_FIGURE = "pcie"  # bytes a second, both directions
 GPU_BUSY_FIGURE = "gpu taken"  # share of the time in which the GPU computed
 
+MAX_CODES_PER_KERNEL = 16  # profiles of a kernel whose code has changed; the oldest are dropped
+_NAME_AND_CODE = re.compile(r"(.+)@([0-9a-f]{8})")
+
 KernelOnDevice = tuple[str, str]  # key of a kernel, name of a device kind
+
+
+def kernel_name(key: str) -> str:
+    """The name in the key of a kernel, without the digest of its code; profiles of older versions have only names."""
+    return found[1] if (found := _NAME_AND_CODE.fullmatch(key)) else key
+
+
+def _is_of_script(name: str) -> bool:
+    """True for a function of a script: another script may have another one of the same name."""
+    return name.rpartition(":")[2].startswith("__main__.")
 
 
 @dataclass
@@ -194,7 +210,22 @@ class Profiles(Mapping[KernelOnDevice, Timing]):
         demand.learn(size, seconds if math.isnan(busy_s) else max(busy_s, MIN_RUN_S), load)
 
     def doubt(self, kernel: str, device: str, digest: str) -> None:
-        """Make the profile less certain if it was learned from code with another digest."""
+        """Make the profile less certain if it was learned from code with another digest.
+
+        Code that never ran begins with the last profile of its name, unless that may be of another script.
+        """
+        name = kernel_name(kernel)
+        everything: tuple[dict[KernelOnDevice, Any], ...] = (self._timings, self._demands, self._seen)
+        if (kernel, device) not in self._timings:
+            others = [one for one in self._timings if one[1] == device and kernel_name(one[0]) == name]
+            last = others[-1] if others else None
+            if last and (self._timings[last].digest == digest or not _is_of_script(name)):
+                for profiles in everything:
+                    if last in profiles:
+                        profiles[kernel, device] = copy.deepcopy(profiles[last])
+            for oldest in others[: max(len(others) + 1 - MAX_CODES_PER_KERNEL, 0)]:
+                for profiles in everything:
+                    profiles.pop(oldest, None)
         timing = self.timing(kernel, device)
         if (kernel, device) in self._demands and timing.digest != digest:
             self._demands[kernel, device].doubt()
@@ -213,12 +244,15 @@ class Profiles(Mapping[KernelOnDevice, Timing]):
     @property
     def rows(self) -> list[ProfileRow]:
         """Profiles of kernels that have run, sorted, for display."""
-        return [self._row(*key, timing) for key, timing in sorted(self._timings.items()) if timing.runs]
+        found = [(key, timing) for key, timing in sorted(self._timings.items()) if timing.runs]
+        names = Counter((kernel_name(kernel), device) for (kernel, device), _ in found)
+        return [self._row(*key, timing, several=names[kernel_name(key[0]), key[1]] > 1) for key, timing in found]
 
-    def _row(self, kernel: str, device: str, timing: Timing) -> ProfileRow:
+    def _row(self, kernel: str, device: str, timing: Timing, several: bool) -> ProfileRow:
+        """A row; with `several`, there are several codes of this name, and the digest tells them apart."""
         demand = self.demand(kernel, device)
         return ProfileRow(
-            kernel,
+            kernel if several else kernel_name(kernel),
             device,
             timing.runs,
             timing.fixed_s,

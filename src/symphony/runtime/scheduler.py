@@ -2,6 +2,9 @@
 
 If the policy raises an exception, exceeds its time limit, breaks a rule or leaves all devices idle, its turn is
 discarded, and a heuristic takes the turn from the same state. Such fallbacks are logged and counted.
+
+Policies decide in a compiled program (`programs.py`). The heuristic decides in plain Python (`plain_turn.py`), which
+needs no program; on large clusters it is compiled, too.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,19 +22,23 @@ import numpy as np
 from symphony.baselines import EftBelief
 from symphony.problem.errors import PolicyError
 from symphony.problem.topology import Topology
+from symphony.problem.units import show
 from symphony.runtime.background_load import RowLoads
 from symphony.runtime.live_workload import LiveWorkload, Shapes, enlarged_core
 from symphony.runtime.packing import Packed
+from symphony.runtime.plain_turn import PlainCore, suits
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.programs import TurnProgram, TurnResult
 from symphony.runtime.timing import clipped_mean
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
 from symphony.scheduling import state
 from symphony.scheduling.policy import Policy, check_instance
+from symphony.scheduling.state import Core
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
 log = logging.getLogger("symphony.runtime")
 HEURISTIC = EftBelief()
+MAX_PLAIN_EVENTS = 1024  # of a turn in plain Python, after which its commands are carried out
 MAX_LATENCIES = 4096  # kept for quantiles
 HANDLING_AVERAGE_STARTS = 256  # starts over which handling times are averaged: how busy a machine is changes
 
@@ -46,6 +54,15 @@ class Statistics:
     latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))  # of turns with decisions
     # From an engine event to the dispatch of a kernel that it allowed to start, without decisions (`handling_time.py`).
     handling_s: deque[float] = field(default_factory=lambda: deque(maxlen=HANDLING_AVERAGE_STARTS))
+
+    def __str__(self) -> str:
+        p50, p99 = (show(float(f"{self.latency_quantile(share):.3g}"), "seconds") for share in (0.5, 0.99))
+        times = f"; a turn takes {p50} (p50), {p99} (p99)" if self.latency_s else ""
+        fallbacks = ", ".join(f"{reason}: {turns}" for reason, turns in self.fallbacks.items()) or "none"
+        counts = f"{self.turns} turns, {self.decisions} decisions, {self.refused} refused"
+        return f"{counts}{times}; turns of the heuristic: {fallbacks}"
+
+    __repr__ = __str__
 
     def latency_quantile(self, share: float) -> float:
         """Quantile of the seconds that a turn with decisions took; NaN before the first."""
@@ -84,42 +101,57 @@ class Scheduler:
         self._states: dict[bool, Any] = {}
         self._pending: Future | None = None  # the policy's latest turn; runs on if its time limit has passed
         self._thread: ThreadPoolExecutor | None = None
+        self._has_plain_turns = suits(self.workload.t)
         self._load()
-        self._core: Packed = self._any.empty(self.workload)
+        self._set(state.empty(self.workload.t, self.workload.w, self.workload.shapes.jobs, np))
 
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def grow(self, shapes: Shapes) -> None:
-        """Enlarge the arrays. Compiles again."""
-        before, old = self.workload.shapes, self._any.unpacked(self._core)
+        """Enlarge the arrays. Compiles the policy's program again."""
+        before, old = self.workload.shapes, self.core
         self.workload = self.workload.enlarged(shapes)
         self._programs.clear()
         self._load()
         empty = state.empty(self.workload.t, self.workload.w, shapes.jobs, np)
-        self._core = self._any.packed(enlarged_core(old, empty, before, shapes))
+        self._set(enlarged_core(old, empty, before, shapes))
+
+    @property
+    def core(self) -> Core:
+        """The state, as NumPy arrays."""
+        return self._core.core() if isinstance(self._core, PlainCore) else self._any.unpacked(self._core)
+
+    def _set(self, core: Core) -> None:
+        """Set the state, in the form that the next turn needs."""
+        plain = self._has_plain_turns and not self._asks_policy
+        self._core: PlainCore | Packed = PlainCore(self.workload, core) if plain else self._any.packed(core)
 
     def refresh_beliefs(self) -> None:
         self.workload.refresh_beliefs()
 
     def allow(self, gang: int, kinds: int) -> None:
         """Change the device kinds (as bits) that may run a gang."""
-        core = self._any.unpacked(self._core)
+        core = self.core
         core.runs_on[gang] = kinds
-        self._core = self._any.packed(core)
+        self._set(core)
+
+    def prioritise(self, priorities: Mapping[int, int]) -> None:
+        """Change the priorities of jobs, by their slots in the core."""
+        core = self.core
+        for slot, priority in priorities.items():
+            core.priority[slot] = priority
+        self._set(core)
 
     def turn(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None = None) -> TurnCommands:
-        """Take a turn with at most `EVENTS_PER_TURN` events. `others`: belief about the load by others."""
-        assert len(events) <= EVENTS_PER_TURN
+        """Take a turn with at most `events_per_turn` events. `others`: belief about the load by others."""
         began = time.perf_counter()
-        result = self._policy_turn(events, now_s, others) if self._asks_policy else None
-        by_policy = result is not None
-        if result is None:
-            result = self._take(False, events, now_s, others)
-        commands, statistics = result.commands, self.statistics
-        self._core = result.core
-        self._states[by_policy] = result.policy_state
+        if isinstance(self._core, PlainCore):
+            commands = self._core.turn(events, now_s, others)
+        else:
+            commands = self._compiled_turn(self._core, events, now_s, others)
+        statistics = self.statistics
         statistics.turns += 1
         statistics.decisions += commands.decisions
         statistics.refused += commands.refused
@@ -127,9 +159,19 @@ class Scheduler:
             statistics.latency_s.append(time.perf_counter() - began)
         return commands
 
-    def queued(self) -> list[tuple[int, int]]:
+    @property
+    def is_plain(self) -> bool:
+        """Whether turns are taken in plain Python: they accept early events again at any time."""
+        return isinstance(self._core, PlainCore)
+
+    @property
+    def events_per_turn(self) -> int:
+        """How many events a turn takes at most."""
+        return MAX_PLAIN_EVENTS if isinstance(self._core, PlainCore) else EVENTS_PER_TURN
+
+    def queued(self) -> Iterable[tuple[int, int]]:
         """Gangs that wait only for free slots, in queue order, each with the device of its first worker."""
-        return self._any.queued(self._core)
+        return self._core.queue() if isinstance(self._core, PlainCore) else self._any.queued(self._core)
 
     @property
     def _any(self) -> TurnProgram:
@@ -144,7 +186,8 @@ class Scheduler:
             except Exception as error:
                 self._asks_policy = False
                 self._fall_back("raised", f"{type(error).__name__}: {error}")
-        self._program(False)
+        if not self._has_plain_turns:
+            self._program(False)
 
     def _program(self, by_policy: bool) -> TurnProgram:
         if by_policy not in self._programs:
@@ -154,7 +197,23 @@ class Scheduler:
         return self._programs[by_policy]
 
     def _take(self, by_policy: bool, events: list[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnResult:
+        assert not isinstance(self._core, PlainCore)
         return self._program(by_policy).take(self.workload, self._core, self._states[by_policy], events, now_s, others)
+
+    def _compiled_turn(
+        self, core: Packed, events: list[SchedulerEvent], now_s: float, others: RowLoads | None
+    ) -> TurnCommands:
+        result = self._policy_turn(events, now_s, others) if self._asks_policy else None
+        if result is None and self._has_plain_turns:
+            plain = PlainCore(self.workload, self._any.unpacked(core))
+            commands = plain.turn(events, now_s, others)
+            self._core = self._any.packed(plain.core())
+            return commands
+        by_policy = result is not None
+        if result is None:
+            result = self._take(False, events, now_s, others)
+        self._core, self._states[by_policy] = result.core, result.policy_state
+        return result.commands
 
     def _policy_turn(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnResult | None:
         """None if the policy failed to take the turn."""

@@ -31,8 +31,9 @@ from symphony.scheduling.policy import Observation, Policy
 from symphony.scheduling.state import ABSENT, DONE, RUNNING, SAVING, Core
 
 EVENTS_PER_TURN = 32  # more events take several turns
-# Kinds of events. ROUND: a round of training jobs has ended. WOKEN: the time that the policy asked to wait has passed.
-ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED, ROUND, WOKEN = range(9)
+# Kinds of events. ROUND: a round of training jobs has ended. ENTERED: a task of a large graph took a place in the
+# window of its job (`task_window.py`). WOKEN: the time that the policy asked to wait has passed.
+ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED, ROUND, ENTERED, WOKEN = range(10)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SchedulerEvent:
     """One event, by indices of the core."""
 
     kind: int
-    who: int = 0  # gang FINISHED, STOPPED or RECALLED; job slot DROPPED; device FAILED or REPAIRED
+    who: int = 0  # gang FINISHED, STOPPED, RECALLED or ENTERED; job slot DROPPED; device FAILED or REPAIRED
     graph: int = 0  # of a job that ARRIVED …
     home: int = 0
     priority: int = 0
@@ -197,6 +198,8 @@ def take_turn(
                 core = advance.gang_recalled(core, who, yes)
             elif number == ROUND:  # the policy may plan again
                 core = advance.window_ended(core, core.reading, core.own_reading, yes, yes)
+            elif number == ENTERED:
+                core = advance.gang_entered(core, w, who, yes)
             return replace(x, core=core, next_event=k + 1, early=early)
 
         return happened

@@ -111,6 +111,25 @@ def admit(core: Core, w: WorkloadArrays, job: Arrival, when: BoolScalar) -> Core
     )
 
 
+def gang_entered(core: Core, w: WorkloadArrays, gang: IntScalar, when: BoolScalar) -> Core:
+    """A gang without missing parents joins a job that is in the system, in a place that no other gang has now."""
+    slot, index = gang // w.kernel.shape[1], gang % w.kernel.shape[1]
+    graph = take(core.graph, slot)
+    when = when & (take(core.job, slot) >= 0) & ~take(core.dropped, slot)
+    zero = Amount(jnp.zeros((), jnp.int32), jnp.zeros(()))
+    return replace(
+        core,
+        unfinished=put(core.unfinished, slot, take(core.unfinished, slot) + 1, when),
+        status=put(core.status, gang, READY, when),
+        workers=put(core.workers, gang, w.workers[graph, index], when),
+        runs_on=put(core.runs_on, gang, w.runs_on[graph, index], when),
+        inputs_left=put(core.inputs_left, gang, 0, when),
+        copied=put(core.copied, gang, 0, when),
+        held=core.held.put(gang, zero, when),
+        resumed=put(core.resumed, gang, False, when),
+    )
+
+
 def job_dropped(core: Core, w: WorkloadArrays, slot: IntScalar, when: BoolScalar) -> Core:
     """Give up a job: queued gangs leave, running gangs leave when they have stopped, and none starts again.
 

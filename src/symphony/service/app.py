@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -19,27 +19,40 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from symphony.problem import topology_file
-from symphony.problem.errors import InputError, SymphonyError, UnavailableError, UnknownJobError, VersionError
+from symphony.problem.errors import (
+    InputError,
+    LimitError,
+    SymphonyError,
+    UnavailableError,
+    UnknownJobError,
+    VersionError,
+)
 from symphony.problem.texts import readable
+from symphony.problem.validation_texts import text_of_problem
 from symphony.runtime import report
-from symphony.service import graphs, views, wire
+from symphony.service import audit, graphs, tokens, views, wire
+from symphony.service.audit import DRAINED, FailedLogins, audit_row
 from symphony.service.blobs import Upload, named_in
 from symphony.service.connections import TOKEN, Connections
-from symphony.service.guard import RequestGuard, broken_database, refusal
+from symphony.service.guard import RequestGuard, address_of, broken_database, refusal
+from symphony.service.health import OK, health
 from symphony.service.job_logs import CURSOR_PATTERN
 from symphony.service.metrics import Metrics
 from symphony.service.service import Service
 from symphony.service.state import ServiceJob
+from symphony.service.tls import TlsFiles
 from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 
 log = logging.getLogger("symphony.service.http")
 MAX_WAIT_S = 60.0
+ANY_JOB = 0  # not the number of a job
 # Resources that may run out, and what to do.
 EXHAUSTED = {
     errno.ENOSPC: "free space on its disk, which is full",
@@ -47,6 +60,7 @@ EXHAUSTED = {
 }
 EXHAUSTED |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "try again in a moment, or allow more open files (ulimit -n)")
 OUTPUT_POLL_S = 0.5  # between polls for output of a job, which causes no event
+MAX_JSON_VALUES = 500_000  # of a request; the largest graph has fewer
 MIN_THREADED_BODY_BYTES = 256 << 10  # bodies above are processed in a thread
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     code: {"model": wire.Refusal, "description": text}
@@ -71,8 +85,31 @@ NON_JSON_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 PROTOCOL_TEXT = str(wire.PROTOCOL)
 PROTOCOL_SCHEMA: dict[str, Any] = {"enum": [PROTOCOL_TEXT]}
+TokenName = Annotated[str, Path(pattern=r"^[0-9a-f]{8}$")]
 Number = Annotated[int, Path(ge=1, le=2**62)]
 DigestPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+
+
+class BoundedRequest(Request):
+    """Refuses JSON with very many values before it is parsed, which would hold up all other requests."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        if len(body) > MAX_JSON_VALUES and sum(body.count(mark) for mark in (b",", b"{", b"[")) > MAX_JSON_VALUES:
+            raise LimitError(
+                f"it has more than {MAX_JSON_VALUES:,} values", hint="split the graph, or send large arguments as blobs"
+            )
+        return await super().json()
+
+
+class BoundedRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def bounded(request: Request) -> Response:
+            return await handler(BoundedRequest(request.scope, request.receive))
+
+        return bounded
 
 
 class JobChanges:
@@ -89,16 +126,17 @@ class JobChanges:
         """Wake the requests that wait for these jobs. Thread-safe: a request that starts to wait checks its condition
         first.
         """
-        if any(job in self._waiting for job in jobs) and self._loop is not None and not self._loop.is_closed():
+        waited_for = ANY_JOB in self._waiting or any(job in self._waiting for job in jobs)
+        if waited_for and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake, jobs)
 
     def _wake(self, jobs: set[int]) -> None:
-        for job in jobs:
+        for job in (ANY_JOB, *jobs):
             for event in self._waiting.get(job, ()):
                 event.set()
 
     async def until(self, job: int, done: Callable[[], bool], seconds: float) -> None:
-        """Wait until `done()`, which is checked at every change of the job, for at most `seconds`."""
+        """Wait until `done()`, which is checked at every change of the job (or `ANY_JOB`), for at most `seconds`."""
         deadline = time.monotonic() + min(seconds, MAX_WAIT_S)
         event = asyncio.Event()
         self._waiting.setdefault(job, set()).add(event)
@@ -115,7 +153,9 @@ class JobChanges:
                 del self._waiting[job]
 
 
-def make_app(service: Service, connections: Connections, hosts: frozenset[str]) -> FastAPI:
+def make_app(
+    service: Service, connections: Connections, logins: FailedLogins, hosts: frozenset[str], tls: TlsFiles | None = None
+) -> FastAPI:
     """The FastAPI application of a service; `hosts` are its accepted host names."""
     changes, metrics = JobChanges(), Metrics(connections)
     service.listeners.append(changes.notify)
@@ -134,8 +174,9 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
+    app.router.route_class = BoundedRoute
     bearer = HTTPBearer(auto_error=False, description="made by `symphony token create`")
-    app.add_middleware(RequestGuard, service=service, metrics=metrics, hosts=hosts)
+    app.add_middleware(RequestGuard, service=service, metrics=metrics, logins=logins, hosts=hosts)
 
     async def user(
         request: Request,
@@ -178,7 +219,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
     async def exhausted(request: Request, error: OSError) -> JSONResponse:
         if error.errno not in EXHAUSTED:
             raise error
-        log.error("%s %s: %s", request.method, readable(request.url.path, 200), error.strerror)
+        log.error("%s %s: %s", request.method, readable(request.url.path, longest=200), error.strerror)
         return refusal(
             UnavailableError(f"the service is out of resources: {error.strerror}", hint=EXHAUSTED[error.errno])
         )
@@ -244,6 +285,25 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         found = service.jobs(token, everybody=everybody, status=status, before=before, most=limit)
         return wire.JobList(jobs=[service.running.view(job) for job in found])
 
+    @app.get("/v1/ended", responses=ERROR_RESPONSES)
+    async def ended_jobs(
+        token: Reader,
+        after: Annotated[int, Query(ge=0, le=2**62, description="`next` of the previous answer, or a `change`")],
+        wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="seconds to wait for one")] = 0.0,
+    ) -> wire.EndedJobs:
+        """The user's jobs that have ended since; with `wait_s`, once there is one, or no job is left."""
+
+        def some_or_all() -> bool:
+            record = service.state.users.get(token.user)
+            return record is None or not record.open or bool(record.ended and record.ended[-1][0] > after)
+
+        if wait_s:
+            await changes.until(ANY_JOB, some_or_all, wait_s)
+        last, record = service.state.events, service.state.users.get(token.user)
+        found = record.ended_between(after, last) if record is not None else []
+        jobs = [job for number in found if (job := service.state.jobs.get(number)) is not None]
+        return wire.EndedJobs(jobs=[service.running.view(job) for job in jobs], next=max(last, after))
+
     @app.get("/v1/jobs/{number}", responses=ERROR_RESPONSES)
     async def job(
         number: Number,
@@ -304,9 +364,9 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
             await changes.until(number, partial(_changed, job, seen), min(left, OUTPUT_POLL_S))
 
     @app.post("/v1/jobs/{number}/cancel", responses=ERROR_RESPONSES)
-    async def cancel(number: Number, token: Submitter) -> wire.JobView:
+    async def cancel(number: Number, request: Request, token: Submitter) -> wire.JobView:
         """Cancel a job: running tasks are killed. Does nothing if it has ended."""
-        return await asyncio.wrap_future(service.cancel(token, number))
+        return await asyncio.wrap_future(service.cancel(token, number, address_of(request.scope)))
 
     # --- blobs
 
@@ -322,14 +382,20 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
     @app.put("/v1/blobs/{digest}", responses=ERROR_RESPONSES, openapi_extra=RAW_BODY)
     async def put_blob(digest: DigestPath, request: Request, token: Submitter) -> Response:
         """Upload bytes with this SHA-256; they are kept for an hour, and as long as a job uses them."""
-        upload = Upload(service.blobs, digest, service.limits.blob_bytes, int(request.headers.get("content-length", 0)))
+        size = int(request.headers.get("content-length", 0))
+        reserved = service.room(token, digest, size)
+        most = await run_in_threadpool(reserved.__enter__)
         try:
-            async for part in request.stream():
-                upload.add(part)
-            await run_in_threadpool(upload.end)
+            upload = Upload(service.blobs, digest, most, size)
+            try:
+                async for part in request.stream():
+                    upload.add(part)
+                await run_in_threadpool(upload.end)
+            finally:
+                upload.close()
+            await asyncio.wrap_future(service.keep_blob(token, digest, upload.size))
         finally:
-            upload.close()
-        await asyncio.wrap_future(service.keep_blob(token, digest, upload.size))
+            reserved.__exit__(None, None, None)
         return Response(status_code=204)
 
     @app.get("/v1/blobs/{digest}", responses=NON_JSON_ERROR_RESPONSES, response_class=FileResponse)
@@ -338,12 +404,75 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
             raise UnknownJobError("there is no such blob")
         return FileResponse(File(service.blobs.path(digest)), media_type="application/octet-stream")
 
+    # --- administration
+
+    async def existing(name: str) -> Token:
+        try:
+            return await run_in_threadpool(tokens.existing, service.database, name)
+        except InputError as error:
+            raise UnknownJobError(error.message, hint=error.hint) from None
+
+    @app.get("/v1/tokens", responses=ERROR_RESPONSES)
+    async def list_tokens(token: Admin) -> wire.TokenList:
+        """All tokens, without their secrets."""
+        found = await run_in_threadpool(tokens.listed, service.database)
+        return wire.TokenList(tokens=[one.view() for one in found])
+
+    @app.post("/v1/tokens", status_code=201, responses=ERROR_RESPONSES)
+    async def create_token(sent: wire.NewToken, request: Request, token: Admin) -> wire.IssuedToken:
+        """Create a token. Its text is in this answer only: the service stores a hash."""
+        by = token.actor(address_of(request.scope))
+        change = tokens.creation(by, sent.user, tuple(sent.scopes), days=sent.days, priority=sent.priority)
+        await asyncio.wrap_future(service.change_tokens(change))
+        return wire.IssuedToken(token=change.text, about=change.token.view())
+
+    @app.post("/v1/tokens/{name}/rotate", status_code=201, responses=ERROR_RESPONSES)
+    async def rotate_token(name: TokenName, sent: wire.RotateToken, request: Request, token: Admin) -> wire.IssuedToken:
+        """Replace a token by a new one of the same user and scopes; the old one ends after `grace_s`."""
+        old = await existing(name)
+        by = token.actor(address_of(request.scope))
+        change = tokens.rotation(by, old, days=sent.days, grace_s=sent.grace_s)
+        await asyncio.wrap_future(service.change_tokens(change))
+        return wire.IssuedToken(token=change.text, about=change.token.view())
+
+    @app.post("/v1/tokens/{name}/revoke", responses=ERROR_RESPONSES)
+    async def revoke_token(name: TokenName, request: Request, token: Admin) -> wire.TokenView:
+        """Revoke a token."""
+        old = await existing(name)
+        change = tokens.revocation(token.actor(address_of(request.scope)), old)
+        return (await asyncio.wrap_future(service.change_tokens(change))).view()
+
+    @app.get("/v1/audit", responses=ERROR_RESPONSES)
+    async def read_audit(
+        token: Admin,
+        since: Annotated[float, Query(ge=0, le=2**62, description="seconds since 1970")] = 0.0,
+        after: Annotated[int, Query(ge=0, le=2**62, description="only entries with larger IDs")] = 0,
+        action: Annotated[str, Query(max_length=32)] = "",
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
+    ) -> wire.AuditLog:
+        """The audit log, oldest first: the newest entries, or with `after` those that follow an ID."""
+        found = await run_in_threadpool(
+            audit.read_audit, service.database, since, after=after, action=action, limit=limit
+        )
+        return wire.AuditLog(entries=found)
+
     # --- the cluster
 
     @app.get("/v1/cluster", responses=ERROR_RESPONSES)
     async def cluster(token: Reader) -> wire.ClusterView:
         """Devices, what runs there, users, and statistics of the scheduler."""
         return views.cluster(service, everybody=ADMIN in token.scopes, user=token.user)
+
+    @app.get("/v1/usage", responses=ERROR_RESPONSES)
+    async def usage(
+        token: Reader,
+        since_s: Annotated[float, Query(ge=0, le=1e12, description="seconds since 1970")] = 0.0,
+        everybody: Annotated[bool, Query(alias="all", description="needs scope admin")] = False,
+    ) -> wire.Usage:
+        """Device time and jobs of the user, or of all users, since a time."""
+        if everybody:
+            check_scope(token, ADMIN)
+        return views.usage(service, everybody=everybody, user=token.user, since_s=since_s)
 
     @app.get("/v1/forecasts", responses=ERROR_RESPONSES)
     async def forecasts(
@@ -370,9 +499,10 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         return wire.ProfileFile.model_validate(content)
 
     @app.post("/v1/drain", responses=ERROR_RESPONSES)
-    async def drain(token: Admin) -> wire.About:
+    async def drain(request: Request, token: Admin) -> wire.About:
         """Accept and admit no more jobs; running ones continue. A restart ends this."""
         service.drain(0.0)
+        service.note(audit_row(token.actor(address_of(request.scope)), DRAINED))
         return await about()
 
     @app.get("/v1/about")
@@ -381,8 +511,18 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         """Version and status of the service. Needs no token."""
         ready = not service.draining and not service.ledger.stuck and not service.failed.is_set()
         return wire.About(
-            version=version("symphony-scheduler"), ready=ready, draining=service.draining, trouble=connections.trouble
+            version=version("symphony-scheduler"),
+            ready=ready,
+            draining=service.draining,
+            trouble=connections.trouble,
+            containment=list(service.contained),
+            degraded=[part.name for part in health(service, connections, tls).parts if part.state != OK],
         )
+
+    @app.get("/v1/health", responses=ERROR_RESPONSES)
+    async def parts(token: Reader) -> wire.Health:
+        """Which parts of the service are degraded, and what to do about them."""
+        return health(service, connections, tls)
 
     @app.get("/v1/me", responses=ERROR_RESPONSES)
     async def me(token: Annotated[Token, Depends(user)]) -> wire.Me:
@@ -420,6 +560,7 @@ def _changed(job: ServiceJob, since: int) -> bool:
 def first_validation_error(errors: Any) -> wire.ErrorView:
     """The first error in a request, and where it is."""
     first = errors[0] if errors else {"loc": (), "msg": "the request is invalid"}
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "header"))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return wire.ErrorView.of(InputError(f"{first['msg']}{more}", where=place, hint="see /v1/openapi.json"))
+    text = text_of_problem(first) if "type" in first else first["msg"]
+    return wire.ErrorView.of(InputError(f"{text}{more}", where=place, hint="see /v1/openapi.json"))

@@ -56,10 +56,11 @@ class Upload:
 
 
 class Blobs:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, sweep: bool = True) -> None:
+        """`sweep`: remove what a killed process left. Not beside a service: its uploads look the same."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for part in folder.glob("part-*"):  # left by a killed process
+        for part in folder.glob("part-*") if sweep else ():
             part.unlink(missing_ok=True)
 
     def path(self, digest: str) -> Path:

@@ -13,12 +13,14 @@ import base64
 import hashlib
 import http.client
 import json
+import logging
 import math
 import os
+import ssl
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -41,10 +43,15 @@ from symphony.problem.errors import (
     WorkloadError,
 )
 from symphony.problem.topology import Topology
-from symphony.runtime.graph import Graph, Submission, submission
+from symphony.runtime.function_calls import FunctionCalls, work_submission
+from symphony.runtime.graph import Graph, Submission
+from symphony.runtime.job_handle import JobHandle
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import RunnableKernel, code_of
 from symphony.service import wire
+from symphony.service.job_watcher import JobWatcher
+from symphony.service.modules_beside import check_imports, script_folder, send_modules
+from symphony.service.tls import CA_VARIABLE, CERTIFICATE_FILE, client_context
 
 if TYPE_CHECKING:
     from symphony.runtime.profiles import Profiles
@@ -54,6 +61,7 @@ URL_VARIABLE, TOKEN_VARIABLE = "SYMPHONY_URL", "SYMPHONY_TOKEN"
 ADDRESS_FILE, TOKEN_FILE = "address", "token"  # in the folder of a service, for the user who runs it
 DEFAULT_PORT = 7733
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+log = logging.getLogger("symphony.client")
 MAX_REQUEST_TRIES = 4
 FIRST_RETRY_S = 0.2  # pause before the second try; doubled each time
 LONG_POLL_S = 30.0  # for which a request waits for a job
@@ -64,8 +72,8 @@ def default_folder() -> Path:
     return Path(base).expanduser() / "symphony" / "service"
 
 
-class RemoteJob:
-    """A graph that was submitted to a service."""
+class RemoteJob(JobHandle):
+    """A graph or function that was submitted to a service."""
 
     def __init__(self, cluster: RemoteCluster, view: wire.JobView) -> None:
         self._cluster, self._view = cluster, view
@@ -82,7 +90,7 @@ class RemoteJob:
 
     @property
     def name(self) -> str:
-        """The name of the graph."""
+        """The name of the graph or function."""
         return self._view.name
 
     @property
@@ -156,6 +164,12 @@ class RemoteJob:
                 f"or symphony result {self.id} --trust {user}",
             ) from None
 
+    def add_done_callback(self, callback: Callable[[RemoteJob], object]) -> None:
+        """Call a function with this job in another thread once it has ended, or cannot be watched any more; at once if
+        it has ended.
+        """
+        self._cluster._watch(self, callback)
+
     def cancel(self) -> None:
         """Cancel it: running tasks are killed. Does nothing if it has ended."""
         self._cluster._send("POST", f"/v1/jobs/{self.id}/cancel", wire.JobView)
@@ -207,11 +221,23 @@ class RemoteJob:
         Path(path).write_text(json.dumps(self.trace_events()))
 
 
-class RemoteCluster:
+class RemoteCluster(FunctionCalls[RemoteJob]):
     """A service that runs graphs. Thread-safe."""
 
-    def __init__(self, url: str, token: str, *, timeout_s: float = 60.0, trust: str | Collection[str] = ()) -> None:
-        """`trust`: other users whose results may be unpickled here, which can run any code."""
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_s: float = 60.0,
+        trust: str | Collection[str] = (),
+        ca: str | Path = "",
+        pinned: Path | None = None,
+    ) -> None:
+        """`trust`: other users whose results may be unpickled here, which can run any code.
+
+        `ca`: a PEM file with the certificates that an https service may have; `pinned`: its only one, for any name.
+        """
         self._trust = {trust} if isinstance(trust, str) else set(trust)
         self._user: str | None = None
         self.url = url.rstrip("/")
@@ -220,8 +246,10 @@ class RemoteCluster:
             raise InputError(f"{url!r} is not the URL of a service", hint=f"write {DEFAULT_URL}")
         self._parts, self._timeout_s = parts, timeout_s
         self._headers = {wire.VERSION_HEADER: str(wire.PROTOCOL), "authorization": f"Bearer {token}"}
+        self._tls = client_context(str(ca), pinned) if parts.scheme == "https" else None
         self._local = threading.local()
         self._code: dict[tuple[RunnableKernel, str], Pickled] = {}
+        self._watcher = JobWatcher(self._ended)
         about = self._get("/v1/about", wire.About)
         if about.protocol != wire.PROTOCOL:
             raise VersionError(
@@ -254,17 +282,38 @@ class RemoteCluster:
             connection.close()
             self._local.connection = None
 
-    def submit(self, graph: Graph, *, priority: int = 0, queue: str = "", key: str = "") -> RemoteJob:
-        """Submit a graph. When this returns, the service has journalled it.
+    def submit(
+        self,
+        work: Graph | Callable[..., Any],
+        /,
+        *args: Any,
+        priority: int = 0,
+        queue: str = "",
+        key: str = "",
+        after: Iterable[RemoteJob | int] = (),
+        **kwargs: Any,
+    ) -> RemoteJob:
+        """Submit a graph, or a function with these arguments. When this returns, the service has journalled it.
 
-        `queue`: one of the user's queues, which share equally. Submissions with the same `key` make one job.
+        `queue`: one of the user's queues, which share equally. Submissions with the same `key` make one job. It starts
+        when all jobs in `after` are done; if one of them fails, it fails.
         """
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
-        body = self._body(submission(graph), priority, queue)
+        before = [job.id if isinstance(job, RemoteJob) else job for job in after]
+        body = self._body(self._checked(work, args, kwargs), priority, queue, before)
         headers = {wire.KEY_HEADER: quote(key) or uuid.uuid4().hex, "content-type": "application/json"}
         answer = self._ask("POST", "/v1/jobs", body, headers)
         return RemoteJob(self, wire.JobView.model_validate_json(answer))
+
+    def _checked(self, work: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
+        """A graph or call as it is sent, with the modules beside the script, which the service does not have."""
+        folder = script_folder()
+        if folder is not None:
+            send_modules(folder)
+            if isinstance(work, Graph):
+                check_imports(work, folder)
+        return work_submission(work, args, kwargs)
 
     def job(self, number: int) -> RemoteJob:
         """A job that was submitted before."""
@@ -281,9 +330,46 @@ class RemoteCluster:
         query = {"status": status, "limit": limit, "before": before, "all": str(everybody).lower()}
         return self._get("/v1/jobs", wire.JobList, query).jobs
 
+    def usage(self, since_s: float = 0.0, *, everybody: bool = False) -> wire.Usage:
+        """Device time and jobs of the user, or of all users, since a time (seconds since 1970)."""
+        return self._get("/v1/usage", wire.Usage, {"since_s": since_s, "all": str(everybody).lower()})
+
     def state(self) -> wire.ClusterView:
         """Devices, what runs there, users, and statistics of the scheduler."""
         return self._get("/v1/cluster", wire.ClusterView)
+
+    def health(self) -> wire.Health:
+        """Which parts of the service are degraded, and what to do about them."""
+        return self._get("/v1/health", wire.Health)
+
+    # --- administration: needs scope admin
+
+    def tokens(self) -> list[wire.TokenView]:
+        """All tokens, without their secrets."""
+        return self._get("/v1/tokens", wire.TokenList).tokens
+
+    def create_token(
+        self, user: str, scopes: Collection[str] = ("submit", "read"), *, days: float | None = None, priority: int = 0
+    ) -> wire.IssuedToken:
+        """Create a token. Not retried: after a lost answer, see `tokens`."""
+        sent = {"user": user, "scopes": list(scopes), "days": days, "priority": priority}
+        return self._change("/v1/tokens", sent, wire.IssuedToken)
+
+    def rotate_token(self, name: str, *, days: float | None = None, grace_s: float = 0.0) -> wire.IssuedToken:
+        """Replace a token, by its ID; the old one stays valid for `grace_s`."""
+        sent = {"days": days, "grace_s": grace_s}
+        return self._change(f"/v1/tokens/{quote(name, safe='')}/rotate", sent, wire.IssuedToken)
+
+    def revoke_token(self, name: str) -> None:
+        """Revoke a token, by its ID."""
+        self._change(f"/v1/tokens/{quote(name, safe='')}/revoke", {}, wire.TokenView)
+
+    def audit(
+        self, since_s: float = 0.0, *, after: int = 0, action: str = "", limit: int = 1_000
+    ) -> list[wire.AuditView]:
+        """The audit log since a time (seconds since 1970): its newest entries, or those that follow the ID `after`."""
+        query = {"since": since_s, "after": after, "action": action, "limit": limit}
+        return self._get("/v1/audit", wire.AuditLog, query).entries
 
     @property
     def topology(self) -> Topology:
@@ -304,7 +390,7 @@ class RemoteCluster:
 
     # --- encoding
 
-    def _body(self, sent: Submission, priority: int, queue: str) -> bytes:
+    def _body(self, sent: Submission, priority: int, queue: str, after: Sequence[int] = ()) -> bytes:
         kernels = list(dict.fromkeys(call.kernel for call in sent.calls))
         numbers = {kernel: number for number, kernel in enumerate(kernels)}
         tasks = [
@@ -317,7 +403,8 @@ class RemoteCluster:
             "tasks": tasks,
         }
         graph |= {"outputs": sent.outputs, "names": sent.names}
-        return json.dumps({"graph": graph, "priority": priority, "queue": queue, "python": wire.PYTHON}).encode()
+        body = {"graph": graph, "priority": priority, "queue": queue, "python": wire.PYTHON}
+        return json.dumps(body | ({"after": after} if after else {})).encode()  # old services do not know `after`
 
     def _kernel(self, kernel: RunnableKernel) -> dict[str, Any]:
         options = kernel.options
@@ -328,10 +415,16 @@ class RemoteCluster:
             code[device] = self._kept(self._code[kernel, device])
         spec: dict[str, Any] = {"name": kernel.name, "key": kernel.key, "retries": options.retries}
         spec["implementations"] = code
-        if options.workers > 1:  # old services do not know this field
+        if options.workers > 1:  # old services do not know these fields
             spec["workers"] = options.workers
+        if options.cores > 1:
+            spec["cores"] = options.cores
+        if options.memory:
+            spec["memory"] = options.memory
         if options.training is not None:
             spec["training"] = asdict(options.training)
+        if options.retry_on:
+            spec |= {"retry_on": options.retry_on, "retry_delay_s": options.retry_delay_s}
         spec["preemptible"] = options.preemptible
         spec["timeout_s"] = options.timeout_s if options.timeout_s <= limits.SECONDS else None
         return spec
@@ -350,6 +443,24 @@ class RemoteCluster:
         except UnknownJobError:
             self._ask("PUT", path, view, {"content-type": "application/octet-stream"})
         return {"blob": digest}
+
+    # --- the ends of jobs
+
+    def _watch(self, job: RemoteJob, callback: Callable[[RemoteJob], object]) -> None:
+        def ended(view: wire.JobView | None) -> None:
+            job._view = view or job._view
+            callback(job)
+
+        view = job._view
+        if view.ended_s is not None:
+            callback(job)
+        elif view.user == self.user:
+            self._watcher.watch(view.id, view.change, ended, job.view)
+        else:  # only an administrator can see it
+            threading.Thread(target=lambda: ended(job.view() if job.wait() else None), daemon=True).start()
+
+    def _ended(self, after: int) -> wire.EndedJobs:
+        return self._get("/v1/ended", wire.EndedJobs, {"after": after, "wait_s": LONG_POLL_S})
 
     @property
     def user(self) -> str:
@@ -386,6 +497,7 @@ class RemoteCluster:
     def _ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> bytes:
         """A request, retried with growing pauses if the connection fails or the service is busy."""
         pauses = [FIRST_RETRY_S * 2**attempt for attempt in range(MAX_REQUEST_TRIES - 1)]
+        said = False
         for pause in (*pauses, None):
             try:
                 return self._once(method, path, body, {**self._headers, **(headers or {})})
@@ -394,7 +506,17 @@ class RemoteCluster:
             except BusyError as error:
                 if pause is None:
                     raise
+                if not said:
+                    log.warning("waiting: %s; %s", error.message, error.hint or "it is tried again")
+                said = True
                 time.sleep(max(pause, min(error.retry_s, 5.0)))
+            except ssl.SSLCertVerificationError as error:
+                self.close()
+                raise ServiceError(
+                    f"its certificate is not trusted: {error.verify_message}",
+                    where=self.url,
+                    hint=f"name the file of its authority: {CA_VARIABLE}=ca.pem",
+                ) from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if pause is None:
@@ -406,6 +528,19 @@ class RemoteCluster:
                     ) from None
                 time.sleep(pause)
         raise AssertionError
+
+    def _change(self, path: str, sent: Mapping[str, Any], model: type[M]) -> M:
+        """Send a request once, on a new connection."""
+        self.close()
+        try:
+            headers = {**self._headers, "content-type": "application/json"}
+            return model.model_validate_json(self._once("POST", path, json.dumps(sent).encode(), headers))
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceError(
+                f"the answer was lost: {error or type(error).__name__}",
+                where=self.url,
+                hint="see whether it was done: symphony token list",
+            ) from None
 
     def _once(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
         connection = self._connection()
@@ -434,20 +569,29 @@ class RemoteCluster:
     def _connection(self) -> http.client.HTTPConnection:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-            connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
+            host, port = self._parts.hostname or "", self._parts.port
+            if self._tls is not None:
+                connection = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
+            else:
+                connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
             self._local.connection = connection
         return connection
 
 
 def connect(
-    url: str = "", *, token: str = "", timeout_s: float = 60.0, trust: str | Collection[str] = ()
+    url: str = "",
+    *,
+    token: str = "",
+    timeout_s: float = 60.0,
+    trust: str | Collection[str] = (),
+    ca: str | Path = "",
 ) -> RemoteCluster:
     """Connect to a service, which has the interface of `sy.local()`.
 
     By default, the one in `SYMPHONY_URL` and `SYMPHONY_TOKEN`, else the one that this user serves on this machine.
     Results of other users' jobs are read only if they are plain data, except those of users whom you `trust`: their
-    results may run any code here.
+    results may run any code here. `ca`: a PEM file with the authorities of an https service, instead of the system's
+    (`SYMPHONY_CA_FILE`).
     """
     folder = default_folder()
     own_url = (folder / ADDRESS_FILE).read_text().strip() if (folder / ADDRESS_FILE).is_file() else ""
@@ -455,4 +599,6 @@ def connect(
     token = token or os.environ.get(TOKEN_VARIABLE, "")
     if not token and url.rstrip("/") == own_url:  # never send this token to another service
         token = (folder / TOKEN_FILE).read_text().strip()
-    return RemoteCluster(url, token, timeout_s=timeout_s, trust=trust)
+    ca = ca or os.environ.get(CA_VARIABLE, "")
+    pinned = folder / CERTIFICATE_FILE if url.rstrip("/") == own_url and url.startswith("https:") else None
+    return RemoteCluster(url, token, timeout_s=timeout_s, trust=trust, ca=ca, pinned=pinned)

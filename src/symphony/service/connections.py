@@ -37,6 +37,7 @@ ACCEPTS = 32  # connections accepted in a row, before the event loop reads from 
 BACKLOG = 1_024  # connections that the kernel queues
 RESERVED = 64  # descriptors that are not used for connections
 DESCRIPTORS = 1 << 16  # limit to set: with more, programs that iterate over all descriptors become slow
+HANDSHAKE_S = 0.25  # after which a TLS handshake without bytes to read may be ended for another connection
 REPORT_S = 60.0  # between log lines about the same reason
 TOKEN = "symphony.token"  # key of the token in the ASGI scope of a request
 FULL, ADDRESS, DESCRIPTOR = "connections", "address", "descriptors"  # reasons of refusals
@@ -92,7 +93,7 @@ class Connections:
         first.
         """
         for _ in range(ACCEPTS):
-            if len(self) >= self.most and self._closable() is None and self._has_unread_connection():
+            if len(self) >= self.most and not self._has_closable() and self._has_unread_connection():
                 break  # the next iteration of the event loop shows which are idle
             try:
                 new, address = accept()
@@ -102,7 +103,7 @@ class Connections:
                 self._refuse_without_descriptor(accept, error)
                 continue
             peer = _Peer(new.family, new.type, new.proto, fileno=new.detach())
-            peer.address, peer.forget = str(address[0]), self._open.discard
+            peer.address, peer.forget, peer.since_s = str(address[0]), self._open.discard, time.monotonic()
             reason = self._refusal_reason(peer)
             if not reason:
                 self._open.add(peer)
@@ -167,17 +168,41 @@ class Connections:
         idle.sort(key=lambda one: (one.known, one.idle_since_s))
         return next((one for one in idle if not one.is_unread), None)
 
+    def _has_closable(self) -> bool:
+        return bool(self._stalled(HANDSHAKE_S)) or self._closable() is not None
+
     def _has_unread_connection(self) -> bool:
         """Whether the event loop has yet to read from a new or idle connection."""
-        return len(self.made) < len(self._open) or any(one.is_unread for one in self.made if one.idle)
+        new = len(self._open) - len(self.made) > len(self._stalled(HANDSHAKE_S))
+        return new or any(one.is_unread for one in self.made if one.idle)
+
+    def _stalled(self, seconds: float) -> list[_Peer]:
+        """Connections without a finished TLS handshake after so long, oldest first. (Others have none.)"""
+        since = time.monotonic() - seconds
+        old = [peer for peer in self._open if peer.since_s < since]
+        if not old:
+            return []
+        made = {one.transport.get_extra_info("socket").fileno() for one in self.made}
+        stalled = [peer for peer in old if peer.fileno() not in made and not has_unread(peer)]
+        return sorted(stalled, key=lambda peer: peer.since_s)
 
     def _close_idle(self) -> bool:
+        stalled = self._stalled(HANDSHAKE_S)
+        if stalled:
+            self._hang_up(stalled[0])
+            return True
         connection = self._closable()
         if connection is None:
             return False
         self.leaving.add(connection)
         connection.transport.abort()
         return True
+
+    def _hang_up(self, peer: _Peer) -> None:
+        """End a connection during its TLS handshake: asyncio reads the end, and closes it."""
+        with contextlib.suppress(OSError):
+            peer.shutdown(socket.SHUT_RDWR)
+        self._open.discard(peer)
 
     # --- called every second
 
@@ -188,6 +213,8 @@ class Connections:
             for one in list(self.made):
                 if one.is_late(now, self.patience):
                     one.transport.abort()
+            for peer in self._stalled(self.patience.head_s):
+                self._hang_up(peer)
             if self._are_descriptors_short():
                 for _ in range(ACCEPTS):
                     self._close_idle()
@@ -212,6 +239,7 @@ class _Peer(socket.socket):
 
     address: str
     forget: Callable[[_Peer], None]
+    since_s: float
 
     def close(self) -> None:
         super().close()
@@ -256,11 +284,7 @@ class Connection(H11Protocol):
     @property
     def is_unread(self) -> bool:
         """Whether bytes have arrived that were not read yet."""
-        if self.transport.is_closing():
-            return False
-        readable = select.poll()
-        readable.register(self.transport.get_extra_info("socket"), select.POLLIN)
-        return bool(readable.poll(0))
+        return not self.transport.is_closing() and has_unread(self.transport.get_extra_info("socket"))
 
     def is_late(self, now_s: float, patience: Patience) -> bool:
         """Whether it exceeds a time limit. `guard.Body` limits the time of request bodies."""
@@ -289,6 +313,13 @@ class _Report:
     count: int = 0  # since the last log line
     logged_s: float = -REPORT_S
     last_s: float = -REPORT_S
+
+
+def has_unread(peer: Any) -> bool:
+    """Whether a socket has bytes that were not read yet."""
+    readable = select.poll()
+    readable.register(peer, select.POLLIN)
+    return bool(readable.poll(0))
 
 
 def is_loopback(host: str) -> bool:

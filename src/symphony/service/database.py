@@ -27,6 +27,8 @@ from symphony.service import tables
 
 PYTHON_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 ADVISORY_LOCK = 0x53796D70686F6E79  # PostgreSQL's number for it: "Symphony"
+MAX_OVERFLOW = 45  # connections beyond 5: as many as there are threads for requests, and some
+POOL_TIMEOUT_S = 5.0  # for which a request waits for a connection
 MIGRATION_LOCK = Lock()  # Alembic has global state: one thread at a time
 
 
@@ -65,7 +67,9 @@ def engine_of(url: str, folder: Path) -> sa.Engine:
         if backend not in ("sqlite", "postgresql"):
             raise InputError(f"{backend} databases are not supported", hint="use sqlite:///… or postgresql://…")
         with needs_extra("postgres", "a journal in PostgreSQL"):
-            engine = sa.create_engine(target, pool_pre_ping=backend != "sqlite")
+            engine = sa.create_engine(
+                target, pool_pre_ping=backend != "sqlite", max_overflow=MAX_OVERFLOW, pool_timeout=POOL_TIMEOUT_S
+            )
     except sa.exc.ArgumentError:
         raise InputError("the URL of the database is invalid", hint="write postgresql://user@host/name") from None
     if backend == "sqlite":

@@ -12,7 +12,8 @@ call = "mymodule:count"                             # imported where it runs
 args = [{ from = "sort" }, 3]
 kwargs = { strict = true }
 after = ["sort"]                                    # wait for a task whose value is not read
-device = "cpu"                                      # and timeout_s, retries, workers
+device = "cpu"                                      # and timeout_s, retries, retry_on, retry_delay_s, workers,
+                                                    # cores, memory ("8 GB")
 
 [[task]]
 name = "train"
@@ -28,7 +29,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import math
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -39,13 +42,16 @@ from traceback import extract_tb
 from types import CodeType, ModuleType
 from typing import Annotated, Any
 
-import cloudpickle
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from symphony.problem import units
 from symphony.problem.errors import InputError, SymphonyError, WorkloadError
+from symphony.problem.validation_texts import text_of_problem
+from symphony.runtime.failures import PROGRAM_FAILED
 from symphony.runtime.graph import Graph, Handle
-from symphony.runtime.kernels import KernelFunction, KernelOptions
-from symphony.service.wire import TrainingSpec
+from symphony.runtime.kernels import KernelFunction, KernelOptions, exception_names
+from symphony.service.modules_beside import check_imports, send_modules
+from symphony.service.wire import ExceptionName, TrainingSpec
 
 REFERENCE_KEY = "from"
 MAX_KERNEL_NAME_CHARS = 100  # longer words are hashed
@@ -65,7 +71,11 @@ class _Task(BaseModel):
     device: Word = "cpu"
     timeout_s: float = math.inf
     retries: int = 2
+    retry_on: list[ExceptionName] = []
+    retry_delay_s: float = 0.0
     workers: int = 1
+    cores: int = 1
+    memory: str | float = 0.0
     training: TrainingSpec | None = None
 
 
@@ -85,7 +95,10 @@ def load(path: str, arguments: Mapping[str, Any]) -> Graph:
     if not found.is_file():
         raise InputError(f"there is no file {file!r}", hint="use graph.py or graph.toml")
     if found.suffix == ".py":
-        return _of_module(found, name or "graph", arguments)
+        graph = _of_module(found, name or "graph", arguments)
+        send_modules(found.parent)  # again: a function that makes the graph may have imported more
+        check_imports(graph, found.parent)
+        return graph
     if found.suffix == ".toml" and not name:
         if arguments:
             raise InputError("a graph in TOML takes no arguments", where=file, hint="use a graph.py")
@@ -140,7 +153,7 @@ def _module(path: Path) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         raise _raised("it", error, path) from error
-    cloudpickle.register_pickle_by_value(module)
+    send_modules(path.parent)
     return module
 
 
@@ -216,23 +229,36 @@ def _validation_error(error: ValidationError, read: Mapping[str, Any], path: Pat
     if first["type"] == "missing":
         example = EXAMPLES.get(str(field), "…")
         return WorkloadError(f"{field!r} is missing", where=where, hint=f"write {example}; see docs/guides/service.md")
-    return WorkloadError(f"{field}: {first['msg']}", where=where, hint="see docs/guides/service.md")
+    example = EXAMPLES.get(str(field), "")
+    if field == "command" and isinstance(first.get("input"), str):
+        example = f"command = {json.dumps(shlex.split(first['input'])) or '[…]'}"
+    hint = f"write {example}; see docs/guides/service.md" if example else "see docs/guides/service.md"
+    return WorkloadError(f"{field}: {text_of_problem(first)}", where=where, hint=hint)
 
 
 def _options(task: _Task, where: str) -> KernelOptions:
     try:
         training = None if task.training is None else task.training.training()
-        return KernelOptions(task.timeout_s, task.retries, training is not None, task.workers, training)
-    except WorkloadError as error:
+        return KernelOptions(
+            task.timeout_s,
+            task.retries,
+            training is not None,
+            task.workers,
+            training,
+            task.cores,
+            units.parse(task.memory, "bytes"),
+            exception_names(task.retry_on),
+            task.retry_delay_s,
+        )
+    except InputError as error:
         raise WorkloadError(error.message, where=where, hint=error.hint) from None
 
 
 def _kernel(function: Callable[..., Any], task: _Task, options: KernelOptions) -> KernelFunction:
     kernel = KernelFunction(function, task.device, task.name, options)
-    kernel.key = f"toml.{task.call or task.command[0]}"
-    if options.training is not None and task.command:  # speeds of different scripts are not comparable
-        words = [word for word in task.command[1:] if isinstance(word, str) and not word.startswith("-")]
-        kernel.key = " ".join([kernel.key, *(_short(word) for word in words[:1])])
+    # `python` and `sh` run many programs: the first argument belongs to the name.
+    words = [word for word in task.command[1:] if isinstance(word, str) and not word.startswith("-")]
+    kernel.key = " ".join([f"toml.{task.call or task.command[0]}", *(_short(word) for word in words[:1])])
     return kernel
 
 
@@ -292,6 +318,7 @@ def _program() -> Callable[..., str]:
         from contextlib import suppress
 
         trains, most = poll is not None, 16 << 20
+        failed = type(PROGRAM_FAILED, (RuntimeError,), {})  # without a traceback: `runtime.failures`
         log = getattr(sys.stdout, "log", lambda data: None)
         environment = os.environ | {f"SYMPHONY_{name}": str(value) for name, value in variables.items()}
         die_with_parent = None
@@ -308,14 +335,18 @@ def _program() -> Callable[..., str]:
         with tempfile.TemporaryFile("w+") as stdin_file, selectors.DefaultSelector() as streams:
             stdin_file.write("" if stdin is None else str(stdin))
             stdin_file.seek(0)
-            with subprocess.Popen(
-                [str(word) for word in words],
-                stdin=subprocess.DEVNULL if stdin is None else stdin_file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - a single system call, without locks
-            ) as child:
+            try:
+                started = subprocess.Popen(
+                    [str(word) for word in words],
+                    stdin=subprocess.DEVNULL if stdin is None else stdin_file,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=environment,
+                    preexec_fn=die_with_parent,  # noqa: PLW1509 - a single system call, without locks
+                )
+            except OSError as error:
+                raise failed(f"cannot be started: {error.strerror}: {str(words[0])!r}") from None
+            with started as child:
                 assert child.stdout is not None and child.stderr is not None
                 streams.register(child.stdout, selectors.EVENT_READ, printed)
                 streams.register(child.stderr, selectors.EVENT_READ, errors)
@@ -347,7 +378,9 @@ def _program() -> Callable[..., str]:
                     child.kill()
                     raise
         if child.returncode:
-            raise RuntimeError(f"exit status {child.returncode}\n{errors.decode(errors='replace')[-4000:]}")
+            code = child.returncode
+            how = f"ended with exit status {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+            raise failed(f"{how}\n{errors.decode(errors='replace')[-4000:]}")
         if cut:
             log(b"symphony: the output is too long for a value; only its end is kept\n")
             del printed[: printed.find(b"\n") + 1]

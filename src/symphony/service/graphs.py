@@ -88,7 +88,17 @@ def _kernel(spec: KernelSpec, user: str, blobs: Blobs) -> SentKernel:
     code = {device: blobs.found(value) for device, value in spec.implementations.items()}
     timeout_s = math.inf if spec.timeout_s is None else spec.timeout_s
     training = None if spec.training is None else spec.training.training()
-    options = KernelOptions(timeout_s, spec.retries, spec.preemptible, spec.workers, training)
+    options = KernelOptions(
+        timeout_s,
+        spec.retries,
+        spec.preemptible,
+        spec.workers,
+        training,
+        spec.cores,
+        spec.memory,
+        tuple(spec.retry_on),
+        spec.retry_delay_s,
+    )
     digests = tuple((device, digest(one)) for device, one in code.items())
     return SentKernel(spec.name, f"{user}:{spec.key}", options, digests, code)
 

@@ -33,11 +33,12 @@ from symphony.problem.errors import (
     VersionError,
 )
 from symphony.problem.texts import readable
+from symphony.service.audit import FailedLogins
 from symphony.service.blobs import too_large
 from symphony.service.connections import TOKEN
 from symphony.service.metrics import Metrics
 from symphony.service.service import Patience, Service
-from symphony.service.tokens import CREATE_TOKEN_HINT, RateLimiter, Token
+from symphony.service.tokens import CREATE_TOKEN_HINT, RateLimiter, Token, token_id
 from symphony.service.wire import PROTOCOL, VERSION_HEADER, ErrorView, Refusal
 
 log = logging.getLogger("symphony.service.http")
@@ -57,8 +58,11 @@ class HostError(InputError):
 class RequestGuard:
     """Authenticates, limits, counts and logs requests."""
 
-    def __init__(self, app: ASGIApp, service: Service, metrics: Metrics, hosts: frozenset[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, service: Service, metrics: Metrics, logins: FailedLogins, hosts: frozenset[str]
+    ) -> None:
         """`hosts`: accepted host names in lower case; "*" accepts any."""
+        self._logins = logins
         limits = service.limits
         self._hosts, self._wrong, self._most_wrong = hosts, 0, min(WRONG_AT_ONCE, limits.connections // 4)
         self._app, self._service, self._metrics = app, service, metrics
@@ -90,7 +94,7 @@ class RequestGuard:
                 if scope["path"] in PUBLIC:
                     await self._app(scope, body, answer)
                     return
-                token = scope[TOKEN] = await self._authenticated(headers)
+                token = scope[TOKEN] = await self._authenticated(headers, address_of(scope))
                 self._rates.take(token.user)
                 body.check_length()
             except SymphonyError as error:
@@ -104,7 +108,7 @@ class RequestGuard:
         finally:
             self._metrics.count(scope, status)
             milliseconds = (time.perf_counter() - began) * 1e3
-            method, path = readable(scope["method"], 40), readable(scope["path"], 200)
+            method, path = readable(scope["method"], longest=40), readable(scope["path"], longest=200)
             fields = {"method": method, "path": path, "status": status, "ms": round(milliseconds, 1)}
             more = {"fields": fields, "always": TOKEN in scope}
             log.info("%s %s %d", method, path, status, extra=more)
@@ -124,7 +128,7 @@ class RequestGuard:
             hint = "use the address of the service, or serve with --allowed-host NAME"
             raise HostError("unknown host name", where=name, hint=hint) from None
 
-    async def _authenticated(self, headers: Mapping[bytes, bytes]) -> Token:
+    async def _authenticated(self, headers: Mapping[bytes, bytes], address: str) -> Token:
         scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             raise TokenError("the token is missing", hint="set SYMPHONY_TOKEN, or " + CREATE_TOKEN_HINT)
@@ -134,7 +138,11 @@ class RequestGuard:
                 token = await run_in_threadpool(self._service.tokens.find, secret.strip())
             except SQLAlchemyError as error:
                 raise broken_database(error) from None
+            except TokenError:  # it has expired
+                self._logins.note(address, token_id(secret))
+                raise
         if token is None:
+            self._logins.note(address, token_id(secret))
             await self._slow_down()
             raise TokenError("invalid token", hint=CREATE_TOKEN_HINT)
         return token
@@ -148,6 +156,12 @@ class RequestGuard:
             await asyncio.sleep(WRONG_S)
         finally:
             self._wrong -= 1
+
+
+def address_of(scope: Scope) -> str:
+    """The address of the client; that of the proxy, if there is one."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 class Body:

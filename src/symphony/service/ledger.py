@@ -37,6 +37,14 @@ MAX_COMMANDS_PER_TRANSACTION = 512
 RETRY_S = 0.5
 MAX_CLOSE_WAIT_S = 10.0  # for pending commands, if the database fails
 MAX_UNSYNCED = 512  # events and statements buffered because PostgreSQL may lose them; at most 32 MiB of values
+# `TimeoutError`: all connections of the pool are in use.
+RETRIED = (
+    sa.exc.OperationalError,
+    sa.exc.InterfaceError,
+    sa.exc.InternalError,
+    sa.exc.TimeoutError,
+    OSError,
+)
 _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -221,7 +229,7 @@ class Ledger:
             try:
                 answer = use()
                 break
-            except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError, OSError) as error:
+            except RETRIED as error:
                 reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
                 if not self.stuck:
                     log.error("the journal cannot be written: %s; retrying", reason)

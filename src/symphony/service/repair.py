@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from symphony.problem.errors import InputError, ServiceError
 from symphony.runtime.jobs import DONE
-from symphony.service import tables
+from symphony.service import audit, tables
+from symphony.service.audit import CANCELLED, Actor, audit_row
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.database import Hold, database_errors, engine_of, files_locked, lock_journal, open_database
 from symphony.service.journal import checksum, set_aside, value_of
@@ -56,7 +57,12 @@ def _run(ledger: Ledger, command: Callable[[Transaction], T]) -> T:
 
 def cancel(ledger: Ledger, numbers: list[int], by: str) -> list[ServiceJob]:
     """Cancel jobs; all of them, or none if one cannot be."""
-    return _stop(ledger, numbers, lambda entry, job: entry.add(CANCEL, job.id, by=by))
+
+    def stop(entry: Transaction, job: ServiceJob) -> None:
+        entry.add(CANCEL, job.id, by=by)
+        entry.insert(tables.audit, audit_row(Actor(by), CANCELLED, f"job {job.id}", user=job.user))
+
+    return _stop(ledger, numbers, stop)
 
 
 def quarantine_jobs(ledger: Ledger, numbers: list[int], by: str) -> list[ServiceJob]:
@@ -65,6 +71,7 @@ def quarantine_jobs(ledger: Ledger, numbers: list[int], by: str) -> list[Service
     def stop(entry: Transaction, job: ServiceJob) -> None:
         error = quarantine(job, f"{by} requested it with symphony repair")
         entry.add(QUARANTINED, job.id, error=error.model_dump(mode="json", exclude_defaults=True))
+        entry.insert(tables.audit, audit_row(Actor(by), audit.QUARANTINED, f"job {job.id}", user=job.user))
 
     return _stop(ledger, numbers, stop)
 

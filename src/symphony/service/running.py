@@ -6,6 +6,7 @@ calls.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -14,17 +15,18 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
 from symphony.engines.engine import LOST as INPUT_LOST
-from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
+from symphony.engines.engine import Failed, Finished, Output, Pickled, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, JobError, ServiceError, SymphonyError
 from symphony.runtime.cluster import Cluster
-from symphony.runtime.failures import error_of, is_run_again
+from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
 from symphony.runtime.graph import Submission
-from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, Retried, TaskRun
+from symphony.runtime.report import KILLED_RUN
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.journal import checksum, read_events, read_values, set_aside
@@ -32,12 +34,13 @@ from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine, wall
 from symphony.service.shares import FairQueue
-from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, LOST, RESTARTED, STOPPED, ServiceJob
+from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, KILLED, LOST, RESTARTED, STOPPED, ServiceJob
 from symphony.service.wire import ErrorView, JobView, Submit, TrainingView, Value, optional
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.progress import refresh, saved_before
 
 log = logging.getLogger("symphony.service")
+T = TypeVar("T")
 MAX_CACHED_GRAPHS = 256  # graphs of accepted jobs that are held in memory until the job is admitted
 # A job is quarantined when the service has crashed so often in a row without progress of the job: otherwise a job that
 # kills the service would do so for ever. One crash may be a power cut, and two an operator in a hurry.
@@ -76,7 +79,10 @@ class JobRunner:
         self._to_cancel: list[JobState] = []
         self._chosen: list[ServiceJob] = []  # to be admitted once that is journalled
         self._large: dict[int, dict[int, set[str]]] = {}  # blobs that tasks have made, for jobs with blobs
+        self._levels: dict[int, int] = {}  # priorities in the core, while several users have jobs under way
         self.steps_before: dict[int, dict[int, int]] = {}  # saved before a restart, by job and task
+        self._retried: dict[int, dict[int, Retried]] = {}  # tasks that failed before a restart, by job
+        self._dependents: dict[int, list[ServiceJob]] = {}  # jobs that wait for a job
 
     def attach(self, cluster: Cluster, engine: JournalingEngine) -> None:
         """Start to use a cluster, which runs on this engine."""
@@ -90,6 +96,8 @@ class JobRunner:
         """After a restart, end jobs that cannot continue, and queue the others. `died`: the last service crashed."""
         self._set_aside(entry)
         for job in list(self._ledger.state.open.values()):
+            if job.over:  # a job that it waited for was ended above
+                continue
             self._large[job.id] = {}
             if job.steps:
                 self.steps_before[job.id] = self._saved_steps(job)
@@ -109,7 +117,8 @@ class JobRunner:
                 self.end(entry, job, FAILED, quarantine(job, why))
             else:
                 self._discard_damaged_values(entry, job)
-                self.queue.join(job)
+                self._retried[job.id] = self._retried_tasks(job) if job.seconds else {}
+                self._join(entry, job)
 
     def _set_aside(self, entry: Transaction) -> None:
         for damage in self._ledger.damaged:
@@ -125,6 +134,15 @@ class JobRunner:
             task: done[task] if task in done else saved_before(self._checkpoints.folder(job.id, name), steps)
             for task, (name, _, _, steps) in enumerate(shape_of(self._database, job.id))
             if steps
+        }
+
+    def _retried_tasks(self, job: ServiceJob) -> dict[int, Retried]:
+        """Tasks that failed and are to run again. Retries of training jobs count anew after a restart."""
+        trains = {task for task, (*_, steps) in enumerate(shape_of(self._database, job.id)) if steps}
+        return {
+            event.task: Retried(event.data.get("retry", 0), max(event.data.get("retry_at_s", 0.0) - time.time(), 0.0))
+            for event in read_events(self._database, job.id)
+            if event.kind == LOST and event.task not in trains
         }
 
     def _discard_damaged_values(self, entry: Transaction, job: ServiceJob) -> None:
@@ -144,13 +162,30 @@ class JobRunner:
                 job.done.discard(task)
                 entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task == task))
 
-    def accepted(self, job: ServiceJob, graph: Submission, blobs: bool) -> None:
+    def accepted(self, entry: Transaction, job: ServiceJob, graph: Submission, blobs: bool) -> None:
         """Queue a new job; `blobs`: it uses some."""
         if blobs:
             self._large[job.id] = {}
         if len(self.cached_graphs) < MAX_CACHED_GRAPHS:
             self.cached_graphs[job.id] = graph
-        self.queue.join(job)
+        self._join(entry, job)
+
+    def waits_for(self, job: ServiceJob) -> list[int]:
+        """The unfinished jobs that must be done before this one. Thread-safe."""
+        return [number for number in job.after if number in self._ledger.state.open]
+
+    def _join(self, entry: Transaction, job: ServiceJob) -> None:
+        """Queue a job once all jobs that it waits for are done; end it if one of them has failed."""
+        jobs = self._ledger.state.jobs
+        # A job that was forgotten was done: had it failed, this one would have ended with it.
+        failed = [before for number in job.after if (before := jobs.get(number)) is not None and _has_failed(before)]
+        waits = self.waits_for(job)
+        if failed:
+            self.end(entry, job, FAILED, _never_started(job, failed[0]))
+        elif waits:
+            self._dependents.setdefault(waits[0], []).append(job)
+        else:
+            self.queue.join(job)
 
     def choose(self, entry: Transaction) -> None:
         """Choose jobs to admit, as many as there is room for.
@@ -158,12 +193,24 @@ class JobRunner:
         This is journalled before the cluster has them: if one of them kills the service, the next one knows which ran.
         """
         while len(self.queue.under_way) < self._at_once and not self.paused:
-            job = self.queue.next(self._ledger.state, time.time(), self.cluster.used_s)
+            job = self.queue.next(self._ledger.state, time.time(), self.cluster.used_s, self._at_once)
             if job is None:
                 break
             self.idle.clear()
             entry.add(BEGUN, job.id)
             self._chosen.append(job)
+        self._rank()
+
+    def _rank(self) -> None:
+        """Give the core the priorities of jobs, if those have changed. A user who is alone has the jobs' own ones."""
+        alone = len({job.user for job in self.queue.under_way.values()}) < 2
+        if self.paused or (alone and self._levels.keys().isdisjoint(self.queue.under_way)):
+            self._levels = {}
+            return
+        levels = self.queue.levels(self._ledger.state, time.time(), self.cluster.used_s())
+        if levels != self._levels:
+            self._levels = levels
+            self.cluster.prioritise(levels)
 
     def admit_waiting(self) -> None:
         """Carry out what is journalled by now: cancel jobs, and admit those that were chosen."""
@@ -183,12 +230,15 @@ class JobRunner:
             whole = self.cached_graphs.pop(job.id, None) or self._read(job)
             if done:
                 made, wanted = self._values(job), graphs.needed_values(whole, done)
-                held = {task: self._engine.put(self._blobs.found(made[task])) for task in wanted}
+                held = {task: self._engine.put(self._blob(made[task])) for task in wanted}
             rest = graphs.remaining_graph(whole, done, held)
             if not rest.tasks:
                 self._ledger.post_required(lambda entry: self.end(entry, job, DONE, None))
                 return
-            state = self.cluster.start(rest.graph, job.id, job.priority, self.job_ended)
+            before = self._retried.pop(job.id, {})
+            retried = {new: before[task] for new, task in enumerate(rest.tasks) if task in before}
+            priority = self._levels.get(job.id, job.priority)
+            state = self.cluster.start(rest.graph, job.id, priority, self.job_ended, retried)
         except (SymphonyError, OSError) as error:
             for value in held.values():
                 self._engine.free(value)
@@ -214,10 +264,30 @@ class JobRunner:
         try:
             if row.checksum not in (None, checksum(row.body)):
                 raise ValueError("its checksum is wrong")
-            return graphs.submission(Submit.model_validate_json(row.body).graph, job.user, self._blobs)
+            graph = Submit.model_validate_json(row.body).graph
+            return self._when_files_can_be_opened(lambda: graphs.submission(graph, job.user, self._blobs))
         except (TypeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ServiceError(f"the submitted graph is damaged: {reason}", where=f"job {job.id}", hint=AGAIN) from None
+
+    def _blob(self, value: Value) -> Pickled:
+        return self._when_files_can_be_opened(lambda: self._blobs.found(value))
+
+    def _when_files_can_be_opened(self, read: Callable[[], T]) -> T:
+        """Read files, and retry while too many are open: that is not the job's fault. Raises other errors."""
+
+        def attempt() -> tuple[T | None, OSError | None]:
+            try:
+                return read(), None
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise
+                return None, error
+
+        found, error = self._ledger.retry_until_done(attempt)
+        if error is not None:
+            raise error
+        return cast(T, found)
 
     def _values(self, job: ServiceJob) -> dict[int, Value]:
         return self._ledger.retry_until_done(lambda: read_values(self._database, job.id))
@@ -241,13 +311,18 @@ class JobRunner:
             return None
         refresh(run)
         data = _run_record(run, event)
+        run.attempts[-1].journalled = True
         if isinstance(event, Stopped):
             return self._ledger.post_required(lambda entry: self._failed(entry, run, STOPPED, data))
         if isinstance(event, Finished):
             made = event
             return self._ledger.post_required(lambda entry: self._finished(entry, run, made, data))
         again = is_run_again(run, event)
-        if not again:
+        if again:
+            delay_s = retry_delay_s(run, event)
+            data |= {"retry": run.lost + 1, "retries": run.kernel.options.retries, "retry_at_s": time.time() + delay_s}
+            data |= {"retry_delay_s": delay_s} if delay_s else {}
+        else:
             data["error"] = _dump(ErrorView.of(error_of(run, event), event.exception))
         if event.why == INPUT_LOST and run.lost < run.kernel.options.retries:
             run.lost += 1
@@ -265,9 +340,27 @@ class JobRunner:
             status, error = DONE, None  # a result was lost with its machine, but is stored here
         view = None if error is None else ErrorView.of(error, state.cause)
         job = self._ledger.state.jobs[state.number]
-        self._ledger.post_required(lambda entry: self.end(entry, job, status, view))
+        killed = [
+            (run, {**_run_record(run, Stopped(run.number)), "ended": KILLED_RUN})
+            for run in state.runs
+            if run.number >= 0 and not run.attempts[-1].journalled
+        ]
+        self._ledger.post_required(lambda entry: self._end_all(entry, job, status, view, killed))
 
     # --- events for the journal
+
+    def _end_all(
+        self,
+        entry: Transaction,
+        job: ServiceJob,
+        status: str,
+        view: ErrorView | None,
+        killed: list[tuple[TaskRun, dict[str, Any]]],
+    ) -> None:
+        """End a job and the runs that its end kills."""
+        for run, data in killed if job.id in self.admitted else ():
+            self._entered(entry, run, KILLED, data)
+        self.end(entry, job, status, view)
 
     def _finished(
         self, entry: Transaction, run: TaskRun, event: Finished, data: dict[str, Any]
@@ -310,12 +403,12 @@ class JobRunner:
         try:
             for index in run.call.reads:
                 source, task = run.job.runs[index], admitted.tasks[index]
-                lost, source.value = source.value, self._engine.put(self._blobs.found(made[task]))
+                lost, source.value = source.value, self._engine.put(self._blob(made[task]))
                 if lost is not None:  # other runs may still refer to it: it is freed when the job ends
                     admitted.held.append((lost, task))
             for place, value in held.items():
                 task = next(task for other, task in admitted.held if other is value)
-                held[place] = self._engine.put(self._blobs.found(made[task]))
+                held[place] = self._engine.put(self._blob(made[task]))
                 admitted.held.append((held[place], task))
         except OSError as error:  # the store is full, or the file is missing
             log.warning("job %d: %s: lost inputs cannot be restored: %s", run.job.number, run.name, error)
@@ -342,7 +435,7 @@ class JobRunner:
 
     def view(self, job: ServiceJob) -> JobView:
         """A job with its status and, if it trains, its progress. Thread-safe."""
-        view = job.view().model_copy(update={"status": self.status(job)})
+        view = job.view().model_copy(update={"status": self.status(job), "waits": self._waits(job)})
         if not job.steps or job.over:
             return view
         step, saved, per_s = self.stepped(job)
@@ -350,6 +443,20 @@ class JobRunner:
         runs = admitted is not None and any(run.number >= 0 for run in admitted.state.runs)
         trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None, runs=runs)
         return view.model_copy(update={"training": trains})
+
+    def _waits(self, job: ServiceJob) -> str:
+        """Why a job is not admitted; "" if it is, or has ended."""
+        under_way = self.queue.under_way.copy()
+        if job.over or job.id in under_way:
+            return ""
+        if self.paused:
+            return "the service admits no jobs at present"
+        mine = sum(one.user == job.user for one in under_way.values())
+        if self.queue.is_full(job.user, self._at_once):
+            return f"{mine} jobs of {job.user} are under way, and more of one user are not admitted at once"
+        if len(under_way) >= self._at_once:
+            return f"{len(under_way)} jobs are under way, and more are not admitted at once"
+        return "it is about to be admitted"
 
     def stepped(self, job: ServiceJob) -> tuple[int, int, float]:
         """Steps of its training jobs: done, saved, and recently per second. Thread-safe."""
@@ -364,10 +471,10 @@ class JobRunner:
             per_s += now.per_s if run.number >= 0 and math.isfinite(now.per_s) else 0.0
         return sum(step for step, _ in steps.values()), sum(saved for _, saved in steps.values()), per_s
 
-    def cancel(self, entry: Transaction, job: ServiceJob, by: str) -> None:
-        """Cancel a job; does nothing if it has ended."""
+    def cancel(self, entry: Transaction, job: ServiceJob, by: str) -> bool:
+        """Cancel a job; does nothing if it has ended. Whether it did something."""
         if job.over or job.cancelled:
-            return
+            return False
         entry.durable = True
         entry.add(CANCEL, job.id, by=by)
         admitted = self.admitted.get(job.id)
@@ -375,6 +482,7 @@ class JobRunner:
             self.end(entry, job, CANCELLED, ErrorView.of(_cancelled(job)))
         else:
             self._to_cancel.append(admitted.state)  # once this is journalled; `job_ended` follows
+        return True
 
     def end(self, entry: Transaction, job: ServiceJob, status: str, error: ErrorView | None) -> None:
         """End a job. Only its result is kept."""
@@ -401,6 +509,9 @@ class JobRunner:
             results = {name for task in kept for name in large.get(task, ())}
             uses = tables.uses.c
             entry.do(sa.delete(tables.uses).where(uses.job == job.id, uses.digest.not_in(results)))
+        for dependent in self._dependents.pop(job.id, []):
+            if not dependent.over:
+                self._join(entry, dependent)
 
 
 def steps_of(attempt: Attempt) -> dict[str, int]:
@@ -427,6 +538,19 @@ def shape_of(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], i
 def quarantine(job: ServiceJob, why: str) -> ErrorView:
     """The error of a job that must not run again by itself. A `JobError`, which clients of all versions know."""
     return ErrorView.of(JobError(f"it is quarantined: {why}", where=f"job {job.id} ({job.name!r})", hint=AGAIN))
+
+
+def _has_failed(job: ServiceJob) -> bool:
+    return job.over and job.status != DONE
+
+
+def _never_started(job: ServiceJob, before: ServiceJob) -> ErrorView:
+    what = "was cancelled" if before.status == CANCELLED else "failed"
+    hint = f"see symphony logs {before.id}; then submit both again"
+    where = f"job {job.id} ({job.name!r})"
+    return ErrorView.of(
+        JobError(f"it was not started: job {before.id}, which it waited for, {what}", where=where, hint=hint)
+    )
 
 
 def _cancelled(job: ServiceJob) -> JobCancelledError:
@@ -457,5 +581,5 @@ def _run_record(run: TaskRun, event: Finished | Failed | Stopped) -> dict[str, A
         "ahead": attempt.ahead,
         "cold": event.cold if isinstance(event, Finished) else False,
         "trial": run.trial >= 0,
-        "ended": "done" if isinstance(event, Finished) else event.message or event.why,
+        "ended": "done" if isinstance(event, Finished) else ending(event),
     }

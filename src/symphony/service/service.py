@@ -8,32 +8,49 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import pwd
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
+from symphony.engines.containment import Containment
 from symphony.engines.engine import Engine
-from symphony.problem.errors import BusyError, InputError, ScopeError, UnavailableError, UnknownJobError
+from symphony.problem import units
+from symphony.problem.errors import (
+    BusyError,
+    InfeasibleError,
+    InputError,
+    LimitError,
+    ScopeError,
+    SymphonyError,
+    UnavailableError,
+    UnknownJobError,
+)
 from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
 from symphony.runtime.graph import Submission
+from symphony.runtime.jobs import DONE
 from symphony.runtime.live_workload import Shapes
 from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
+from symphony.service.audit import CANCELLED, audit_row
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.database import database_errors, lock_journal, open_database
+from symphony.service.forecast_cache import ForecastCache
 from symphony.service.journal import checksum
 from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine
 from symphony.service.running import JobRunner
 from symphony.service.state import ACCEPTED, ServiceJob, State
-from symphony.service.tokens import ADMIN, Token, Tokens
+from symphony.service.tokens import ADMIN, Token, TokenChange, Tokens
 from symphony.service.wire import JobView, Submit
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders, within
 from symphony.training_jobs.live.rounds import ROUND_S
@@ -60,6 +77,7 @@ class Limits:
 
     body_bytes: int = 16 << 20  # of a request
     blob_bytes: int = 1 << 30  # of a blob
+    blob_quota_bytes: int = 0  # of all blobs of a user, results included, that uploads may fill; 0 = unlimited
     open_jobs: int = 10_000  # of a user
     requests_per_s: float = 500.0  # of a user
     connections: int = 512  # in all; at most half of them from one address, or with requests of one user
@@ -69,6 +87,7 @@ class Limits:
     output_bytes: int = 1 << 30  # of the standard streams of all jobs
     keep_s: float = 7 * 86_400.0  # until a job that has ended is forgotten
     weights: Mapping[str, float] = field(default_factory=dict)  # fair shares by user; 1 by default
+    containment: Containment = field(default_factory=Containment)  # limits of jobs; the engine enforces them
 
 
 class Service:
@@ -96,6 +115,7 @@ class Service:
         self._closing = False
         self._swept = self._checked = time.monotonic()
         self._check: Future[None] | None = None
+        self._uploads, self._uploading = threading.Lock(), Counter[str]()  # bytes that users are uploading
         self.database = open_database(database, folder)
         root = None if checkpoints is None else within(checkpoints, folder)
         self.checkpoints = CheckpointFolders(root or folder / "training", keep=True, shared=checkpoints is not None)
@@ -107,7 +127,7 @@ class Service:
             with database_errors(self.database):
                 self.ledger.replay()
                 died = not _was_stopped(self.database)
-            self._remove_unknown_blobs()
+                self._remove_unknown_blobs()
             recorder = JournalingEngine(engine())
             stack.callback(recorder.close)
             reachable = root is not None or len(recorder.inventory().machines) == 1
@@ -125,6 +145,9 @@ class Service:
             stack.callback(self.ledger.close)  # before the engine: it may have to read values of the last events
             for note in recorder.notes:
                 log.warning("%s", note)
+            self.contained = tuple(recorder.contained)
+            for line in self.contained:
+                log.info("limits: %s", line)
             self.cluster = Cluster(
                 recorder,
                 policy=policy,
@@ -135,10 +158,13 @@ class Service:
                 threads=threads,
             )
             stack.callback(self.cluster.stop, wait=False)
+            self.forecasts = ForecastCache(self.cluster.forecasts)
+            stack.callback(self.forecasts.close)
             self.running.attach(self.cluster, recorder)
             resumed = self.ledger.post_required(lambda entry: self._resume(entry, died))
             self.ledger.step()
-            resumed.result()
+            with database_errors(self.database):
+                resumed.result()
             self.checkpoints.remove_strays(self.state.open)
             self._trim_outputs()
             if threads:
@@ -201,6 +227,7 @@ class Service:
         named = named_in(graphs.values(sent.graph))
         self._check_blobs(token, named)
         whole = graphs.submission(sent.graph, token.user, self.blobs)
+        check_contained(self.limits.containment, token.user, whole)
         self.cluster.check(whole)
         return self.ledger.post(lambda entry: self._accept(entry, token, sent, whole, body, key, named))
 
@@ -224,6 +251,7 @@ class Service:
                 f"{token.user} has {user.open} unfinished jobs, and more are not allowed",
                 hint="wait until some have finished, or cancel some",
             )
+        self._check_after(token, sent.after)
         job = state.last_job + 1
         entry.durable = True
         shape = json.dumps(graphs.shape(graph))
@@ -242,15 +270,28 @@ class Service:
             key=key,
             digest=digest,
             **({"steps": steps} if (steps := graphs.steps(graph)) else {}),
+            **({"after": sorted(set(sent.after))} if sent.after else {}),
         )
-        self.running.accepted(state.jobs[job], whole, bool(named))
+        self.running.accepted(entry, state.jobs[job], whole, bool(named))
         return state.jobs[job].view(), True
 
-    def cancel(self, token: Token, number: int) -> Future[JobView]:
+    def _check_after(self, token: Token, after: Sequence[int]) -> None:
+        """Refuse to wait for jobs that do not exist, or that will never be done."""
+        for number in after:
+            before = self.job(token, number)
+            if before.over and before.status != DONE:
+                raise InputError(
+                    f"job {number}, which it is to wait for, is {before.status}", hint="leave it out, or run it again"
+                )
+
+    def cancel(self, token: Token, number: int, address: str = "") -> Future[JobView]:
+        """`address`: of the client, for the audit log."""
         job = self.job(token, number)
 
         def command(entry: Transaction) -> JobView:
-            self.running.cancel(entry, job, token.user)
+            if self.running.cancel(entry, job, token.user):
+                row = audit_row(token.actor(address), CANCELLED, f"job {job.id}", user=job.user)
+                entry.insert(tables.audit, row)
             return self.running.view(job)
 
         return self.ledger.post(command)
@@ -278,6 +319,26 @@ class Service:
                 break
         return page
 
+    # --- administration
+
+    def change_tokens(self, change: TokenChange) -> Future[Token]:
+        """Create, rotate or revoke a token."""
+
+        def command(entry: Transaction) -> Token:
+            entry.durable = True
+            for statement in change.statements:
+                entry.do(statement)
+            return change.token
+
+        done = self.ledger.post(command)
+        if change.ended:
+            done.add_done_callback(lambda _: self.tokens.forget(change.ended))
+        return done
+
+    def note(self, *rows: dict[str, Any]) -> Future[None]:
+        """Add rows to the audit log."""
+        return self.ledger.post_required(lambda entry: entry.insert(tables.audit, *rows))
+
     # --- blobs
 
     def keep_blob(self, token: Token, digest: str, size: int) -> Future[None]:
@@ -299,6 +360,36 @@ class Service:
             size = connection.scalar(wanted if ADMIN in token.scopes else wanted.where(rows.user == token.user))
         return size if size is not None and self.blobs.size(digest) == size else -1
 
+    @contextmanager
+    def room(self, token: Token, digest: str, size: int) -> Iterator[int]:
+        """Reserve bytes of a user's quota for an upload; the most that it may have. Thread-safe.
+
+        `size`: 0 = unknown. What is uploaded again needs no room.
+        """
+        most, quota, user = self.limits.blob_bytes, self.limits.blob_quota_bytes, token.user
+        if not quota or size > most:  # which `Upload` refuses
+            yield most
+            return
+        blobs = tables.blobs.c
+        with self.database.connect() as connection:
+            mine = sa.select(sa.func.sum(blobs.size)).where(blobs.user == user, blobs.digest != digest)
+            used = int(connection.scalar(mine) or 0)
+        with self._uploads:
+            left = quota - used - self._uploading[user]
+            if size > left or left <= 0:
+                shown = [units.show(float(count), "bytes") for count in (quota, max(left, 0))]
+                raise LimitError(
+                    f"{user} may keep {shown[0]} of blobs, and {shown[1]} are left",
+                    hint="wait an hour after the jobs that use them have ended, or ask for a larger --blob-quota",
+                )
+            most = min(most, left)
+            self._uploading[user] += size or most
+        try:
+            yield most
+        finally:
+            with self._uploads:
+                self._uploading[user] -= size or most
+
     def _check_blobs(self, token: Token, named: set[str]) -> None:
         for digest in sorted(named):
             if self.blob_size(token, digest) < 0:
@@ -317,10 +408,13 @@ class Service:
                 listener(jobs)
         if time.monotonic() - self._swept > SWEEP_INTERVAL_S:
             self._swept = time.monotonic()
-            self.cluster.save()
-            self.checkpoints.remove_strays(self.state.open)
-            self._trim_outputs()
-            self.ledger.post_required(self._sweep).add_done_callback(lambda swept: self._remove(swept.result()))
+            try:
+                self.cluster.save()
+                self.checkpoints.remove_strays(self.state.open)
+                self._trim_outputs()
+            except OSError as error:  # such as too many open files: the next sweep will do
+                log.error("old files could not be removed: %s", error)
+            self.ledger.post_required(self._sweep).add_done_callback(self._remove)
 
     def _trim_outputs(self) -> None:
         known, ended = set(self.state.jobs), self.state.jobs.keys() - self.state.open.keys()
@@ -348,9 +442,48 @@ class Service:
             if digest not in known and age_s > UNUSED_BLOB_S:
                 self.blobs.remove(digest)
 
-    def _remove(self, digests: list[str]) -> None:
-        for digest in digests:
-            self.blobs.remove(digest)
+    def _remove(self, swept: Future[list[str]]) -> None:
+        try:
+            for digest in swept.result():
+                self.blobs.remove(digest)
+        except (OSError, SymphonyError, sa.exc.SQLAlchemyError) as error:  # the next start removes the files
+            log.error("unused blobs could not be removed: %s", error)
+
+
+def check_contained(containment: Containment, user: str, graph: Submission) -> None:
+    """Refuse a graph that the limits of jobs can never allow."""
+    most = min(containment.job.memory, containment.of_user(user).memory)
+    cores = min(containment.job.cores, containment.of_user(user).cores)
+    where = f"graph {graph.name!r}"
+    for call in graph.calls:
+        options, kernel = call.kernel.options, f"{where}: kernel {call.kernel.name!r}"
+        if options.memory > most:
+            size = units.show(most, "bytes")
+            text = f"it asks for {units.show(options.memory, 'bytes')} of memory, and your jobs may use {size}"
+            raise InfeasibleError(text, where=kernel, hint=f'write memory="{size}" or less, or ask the administrator')
+        if options.cores > cores:
+            text = f"it asks for {options.cores} cores, and your jobs may use {cores:g}"
+            raise InfeasibleError(text, where=kernel, hint=f"write cores={cores:g} or less, or ask the administrator")
+        if containment.own_accounts and options.training is not None:
+            raise InfeasibleError(
+                "a service with --run-as user runs no training jobs: their checkpoints are in its private folder",
+                where=kernel,
+                hint="submit it to a service without --run-as user",
+            )
+    if containment.own_accounts and not has_account(user):
+        raise InfeasibleError(
+            f"jobs of {user} run as the operating system's user {user!r}, which this machine does not have",
+            where=where,
+            hint=f"ask the administrator: useradd {user}",
+        )
+
+
+def has_account(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
 
 
 def forget_jobs(entry: Transaction, since: float) -> list[int]:

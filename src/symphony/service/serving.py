@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -14,32 +15,39 @@ import uvicorn
 
 from symphony.service.address import bind
 from symphony.service.app import make_app
+from symphony.service.audit import FailedLogins
 from symphony.service.connections import ACCEPTS, Connection, Connections, Listener
 from symphony.service.service import Service
+from symphony.service.tls import TlsFiles
 
 log = logging.getLogger("symphony.service")
+MAINTENANCE_S = 60.0
 
 
 class Server:
-    def __init__(self, service: Service, host: str, port: int) -> None:
+    def __init__(self, service: Service, host: str, port: int, tls: TlsFiles | None = None) -> None:
+        """With `tls`, HTTPS instead of HTTP."""
+        self._tls, self._logins = tls, FailedLogins(lambda rows: service.note(*rows))
         self.connections = Connections(service.limits.connections, service.limits.patience)
         self._socket = bind(host, port, Listener)
         self._socket.connections = self.connections
         self.host, self.port = host, self._socket.getsockname()[1]
         config = uvicorn.Config(
-            make_app(service, self.connections, names(host) | service.limits.hosts),
+            make_app(service, self.connections, self._logins, names(host) | service.limits.hosts, tls),
             loop="asyncio",  # which calls `Listener.accept`
             http=partial(Connection, self.connections),  # type: ignore[arg-type]  # called, and nothing else
             ws="none",
             lifespan="on",
             backlog=ACCEPTS,
-            callback_notify=self.connections.sweep,
+            callback_notify=self._every_second,
             timeout_notify=0,  # every second
             timeout_graceful_shutdown=5,
             log_config=None,
             access_log=False,
             server_header=False,
         )
+        config.load()
+        config.ssl = None if tls is None else tls.context
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="symphony-http", daemon=True
@@ -52,25 +60,39 @@ class Server:
     @property
     def url(self) -> str:
         name = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{name}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{name}:{self.port}"
+
+    async def _every_second(self) -> None:
+        await self.connections.sweep()
+        self._logins.flush()
 
     def close(self) -> None:
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
         self.connections.close()
+        self._logins.flush(now=True)
 
 
 def names(host: str) -> frozenset[str]:
     return frozenset(one.lower() for one in ("localhost", host, socket.gethostname()))
 
 
-def serve(service: Service, host: str, port: int, *, drain_s: float, ready: Callable[[str], None]) -> int:
-    """Serve until a signal arrives or the service fails; the exit status.
+def serve(
+    service: Service,
+    host: str,
+    port: int,
+    *,
+    drain_s: float,
+    ready: Callable[[str], None],
+    tls: TlsFiles | None = None,
+    maintain: Callable[[], None] = lambda: None,
+) -> int:
+    """Serve until a signal arrives or the service fails; the exit status. `maintain` is called every minute.
 
     The first signal drains: no new jobs, and running ones may finish within `drain_s`. A second one ends that wait.
     """
-    server = Server(service, host, port)
+    server = Server(service, host, port, tls)
     stop = threading.Event()
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -82,8 +104,12 @@ def serve(service: Service, host: str, port: int, *, drain_s: float, ready: Call
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     ready(server.url)
+    maintained_s = time.monotonic()
     while not stop.wait(0.2) and not service.failed.is_set():
         service.check_lock()
+        if time.monotonic() - maintained_s >= MAINTENANCE_S:
+            maintained_s = time.monotonic()
+            _maintain(tls, maintain)
     if service.failed.is_set():
         log.error("the service has failed; accepted jobs are kept and continue when it is started again")
     else:
@@ -93,3 +119,12 @@ def serve(service: Service, host: str, port: int, *, drain_s: float, ready: Call
     server.close()
     service.close()
     return 1 if service.failed.is_set() else 0
+
+
+def _maintain(tls: TlsFiles | None, more: Callable[[], None]) -> None:
+    try:
+        if tls is not None and tls.refresh():
+            log.warning("the new certificate is used")
+        more()
+    except Exception:  # a database that fails must not end the service
+        log.exception("maintenance failed; it is tried again")

@@ -1,7 +1,8 @@
 """The state of a service: the replay of the events in its journal. Nothing else changes it.
 
 accepted ─► begun ─► finished, lost, broke, stopped (of tasks; several, in any order) ─► ended
-   │          ▲  └─► restarted (the service) ─┐                                            ▲
+   │          ▲  ├─► killed (of tasks that ran when the job was about to end) ─► ended
+   │          │  └─► restarted (the service) ─┐                                            ▲
    │          └───────────────────────────────┘                                            │
    └──────► cancel, quarantined ───────────────────────────────────────────────────────────┘
 
@@ -10,7 +11,9 @@ accepted ─► begun ─► finished, lost, broke, stopped (of tasks; several, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,10 +23,13 @@ from symphony.service.wire import ErrorView, JobView, TrainingView
 
 ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancel", "ended"
 STOPPED = "stopped"
+KILLED = "killed"  # the job ends, and this run with it
 BEGUN = "begun"  # the job is about to be given to the cluster
 RESTARTED = "restarted"  # the service restarted while the cluster had the job
 QUARANTINED = "quarantined"  # an operator has forbidden the job to run
-RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED)  # how a run of a task ends
+RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED, KILLED)  # how a run of a task ends
+MAX_JOB = 1 << 62  # above all numbers of jobs
+MIN_ENDED = 1_000  # ended jobs that are listed for a user even if they were forgotten
 USAGE_HALF_LIFE_S = 3_600.0  # of past usage in fair shares
 
 
@@ -64,6 +70,7 @@ class ServiceJob:
     steps: int = 0  # of all its training tasks …
     step: int = 0  # … those done when it ended …
     saved: int = 0  # … and those saved then, or at the last restart
+    after: tuple[int, ...] = ()  # jobs that must be done before it
 
     @property
     def over(self) -> bool:
@@ -85,6 +92,7 @@ class ServiceJob:
             error=None if self.error is None else ErrorView.model_validate(self.error),
             change=self.change,
             training=TrainingView(steps=self.steps, step=self.step, saved=self.saved) if self.steps else None,
+            after=list(self.after),
         )
 
 
@@ -108,6 +116,12 @@ class UserRecord:
     queues: dict[str, Usage] = field(default_factory=dict)
     jobs: dict[int, None] = field(default_factory=dict)  # an ordered set
     open: int = 0
+    ended: list[tuple[int, int]] = field(default_factory=list)  # events with which jobs ended, and these jobs
+
+    def ended_between(self, after: int, last: int) -> list[int]:
+        """Jobs that ended with one of the events after `after`, up to `last`. Forgotten ones may be among them."""
+        first = bisect_right(self.ended, (after, MAX_JOB))
+        return [job for event, job in self.ended[first:] if event <= last]
 
 
 class State:
@@ -166,6 +180,7 @@ class State:
             data["key"],
             change=event.id,
             steps=data.get("steps", 0),
+            after=tuple(data.get("after", ())),
         )
         self.jobs[job.id] = self.open[job.id] = job
         self.last_job = max(self.last_job, job.id)
@@ -193,21 +208,34 @@ class State:
         job.step, job.saved = event.data.get("step", 0), event.data.get("saved", 0)
         job.done = job.broke = None
         del self.open[job.id]
-        self.users[job.user].open -= 1
+        user = self.users[job.user]
+        user.open -= 1
+        user.ended.append((event.id, job.id))
         self.counts[job.status] += 1
 
     def forget(self, job: ServiceJob) -> None:
         """Remove a job that has ended."""
         del self.jobs[job.id]
-        del self.users[job.user].jobs[job.id]
+        user = self.users[job.user]
+        del user.jobs[job.id]
+        if len(user.ended) > 2 * len(user.jobs) + MIN_ENDED:
+            user.ended = [one for one in user.ended if one[1] in user.jobs]
         self.keys.pop((job.user, job.key), None)
+
+
+def job_numbers(numbers: Sequence[int]) -> str:
+    """Some jobs, for messages: "jobs 3, 4 and 17 more"."""
+    shown = ", ".join(str(number) for number in numbers[:3])
+    more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
+    return f"job{'s' if len(numbers) > 1 else ''} {shown}{more}"
 
 
 def text_of(event: JournalEvent) -> str:
     """A line of the job's log."""
     data = event.data
     if event.kind == ACCEPTED:
-        return f"accepted: {data['tasks']} task{'s' if data['tasks'] > 1 else ''}, from {data['user']}"
+        after = f", after {job_numbers(data['after'])}" if data.get("after") else ""
+        return f"accepted: {data['tasks']} task{'s' if data['tasks'] > 1 else ''}, from {data['user']}{after}"
     if event.kind == ENDED:
         return data["status"]
     if event.kind == CANCEL:
@@ -221,6 +249,10 @@ def text_of(event: JournalEvent) -> str:
         text = f"{name}: done on {device} in {_time(data['seconds'])}"
     elif event.kind == LOST:
         text = f"{name}: {data['ended']}, on {device}; it is retried"
+        if data.get("retry_delay_s"):
+            text += f" ({data['retry']} of {data['retries']}) in {_time(data['retry_delay_s'])}"
+    elif event.kind == KILLED:
+        text = f"{name}: killed on {device} after {_time(data['seconds'])}"
     elif event.kind == STOPPED:
         step = data.get("saved_step", 0)
         text = f"{name}: stopped on {device} after {_time(data['seconds'])}; it resumes from step {step}"

@@ -1,6 +1,7 @@
 """The tables of a service's database, for SQLite and PostgreSQL alike.
 
-The journal is `events`. The other tables hold data that events refer to and a replay does not need, and tokens.
+The journal is `events`. The other tables hold data that events refer to and a replay does not need, tokens, and the
+audit log.
 Checksums are CRC-32 (`journal.py`); rows written by old versions have none.
 """
 
@@ -94,4 +95,19 @@ tokens = Table(
     Column("priority", Integer, nullable=False),  # the highest that its jobs may have
     Column("created", Double, nullable=False),
     Column("expires", Double, nullable=True),
+)
+
+# Who did what to the service. Triggers refuse changes and deletions (migration 0003).
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Double, nullable=False),  # seconds since 1970
+    Column("user", String(100), nullable=False),  # who did it; "" = unknown
+    Column("token", String(16), nullable=False),  # ID of the token; "" = none, with access to the database
+    Column("address", String(100), nullable=False),  # of the client; "" = the command line of this machine
+    Column("action", String(32), nullable=False),
+    Column("target", String(200), nullable=False),  # a token, a job …
+    Column("detail", Text, nullable=False),  # JSON
+    Index("audit_by_time", "at"),
 )

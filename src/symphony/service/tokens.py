@@ -19,15 +19,18 @@ import sqlalchemy as sa
 from symphony.problem import limits
 from symphony.problem.errors import BusyError, InputError, ScopeError, TokenError
 from symphony.service import tables
+from symphony.service.audit import TOKEN_CREATED, TOKEN_REVOKED, TOKEN_ROTATED, Actor, audit_row, operator
 from symphony.service.client import TOKEN_FILE
+from symphony.service.wire import TokenView
 
 SUBMIT, READ, ADMIN = "submit", "read", "admin"
 SCOPES = {
     SUBMIT: "submit graphs, and cancel your own jobs",
     READ: "see your own jobs, and the cluster",
-    ADMIN: "see and cancel the jobs of all users, and drain the service",
+    ADMIN: "administer the service, and see and cancel the jobs of all users",
 }
 TOKEN_PATTERN = re.compile(r"sy_([0-9a-f]{8})_([\w-]{43})")
+MAX_GRACE_S = 30 * 86_400.0  # for which a rotated token stays valid
 TOKEN_CACHE_S = 2.0  # until a cached token is looked up again
 CREATE_TOKEN_HINT = "create one: symphony token create NAME"
 
@@ -47,24 +50,96 @@ class Token:
     def expired(self) -> bool:
         return self.expires is not None and time.time() >= self.expires
 
+    def view(self) -> TokenView:
+        return TokenView(
+            id=self.id,
+            user=self.user,
+            scopes=list(self.scopes),
+            priority=self.priority,
+            created_s=self.created,
+            expires_s=self.expires,
+        )
 
-def create(database: sa.Engine, user: str, scopes: tuple[str, ...], *, days: float | None, priority: int = 0) -> str:
-    """Create a token. The returned text is shown once and not stored."""
+    def actor(self, address: str) -> Actor:
+        """Its user, for the audit log; `address`: of the client."""
+        return Actor(self.user, self.id, address)
+
+
+@dataclass(frozen=True)
+class TokenChange:
+    """Statements that change the tokens and say so in the audit log, for one transaction."""
+
+    statements: tuple[sa.Executable, ...]
+    token: Token  # the new one, or the one that is revoked
+    text: str = ""  # of a new token; shown once and not stored
+    ended: str = ""  # ID of the token that ends
+
+    def apply(self, database: sa.Engine) -> None:
+        with database.begin() as connection:
+            for statement in self.statements:
+                connection.execute(statement)
+
+
+def creation(by: Actor, user: str, scopes: tuple[str, ...], *, days: float | None, priority: int = 0) -> TokenChange:
+    """A new token that expires after `days`; None: never."""
     if not re.fullmatch(r"[\w.@-]{1,100}", user):
         raise InputError(f"{user!r} is not a valid user name", hint="use letters, digits and . _ @ -")
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
         raise InputError(f"there is no scope {', '.join(unknown) or repr('')}", hint=f"use {', '.join(SCOPES)}")
-    if days is not None and not 0 < days <= 36_500:
-        raise InputError(f"it cannot expire after {days:g} days", hint="write --days 30")
+    _check_days(days)
     if abs(priority) > limits.PRIORITY:
         raise InputError(f"priority is {priority}", hint=f"write at most {limits.PRIORITY}")
+    made, text, insert = _new(user, scopes, days, priority)
+    row = audit_row(by, TOKEN_CREATED, made.id, user=user, scopes=list(scopes), days=days, priority=priority)
+    return TokenChange((insert, sa.insert(tables.audit).values(row)), made, text)
+
+
+def rotation(by: Actor, old: Token, *, days: float | None = None, grace_s: float = 0.0) -> TokenChange:
+    """A new token with the user, scopes and priority of an old one, which ends after `grace_s`.
+
+    `days`: until the new one expires; None: as long as the old one had.
+    """
+    _check_days(days)
+    if not 0.0 <= grace_s <= MAX_GRACE_S:
+        raise InputError(f"the old token cannot stay valid for {grace_s:g} s", hint="use at most 30 days")
+    if days is None and old.expires is not None:
+        days = (old.expires - old.created) / 86_400
+    made, text, insert = _new(old.user, old.scopes, days, old.priority)
+    rows, ends = tables.tokens.c, time.time() + grace_s
+    if grace_s:
+        ends = ends if old.expires is None else min(ends, old.expires)
+        end: sa.Executable = sa.update(tables.tokens).where(rows.id == old.id).values(expires=ends)
+    else:
+        end = sa.delete(tables.tokens).where(rows.id == old.id)
+    row = audit_row(by, TOKEN_ROTATED, old.id, user=old.user, new=made.id, days=days, grace_s=grace_s)
+    return TokenChange((insert, end, sa.insert(tables.audit).values(row)), made, text, old.id)
+
+
+def revocation(by: Actor, old: Token) -> TokenChange:
+    delete = sa.delete(tables.tokens).where(tables.tokens.c.id == old.id)
+    row = audit_row(by, TOKEN_REVOKED, old.id, user=old.user)
+    return TokenChange((delete, sa.insert(tables.audit).values(row)), old, ended=old.id)
+
+
+def _new(user: str, scopes: tuple[str, ...], days: float | None, priority: int) -> tuple[Token, str, sa.Executable]:
     now, name, secret = time.time(), secrets.token_hex(4), secrets.token_urlsafe(32)
+    made = Token(name, user, scopes, priority, now, None if days is None else now + days * 86_400)
     row = {"id": name, "secret": _hash(secret), "user": user, "scopes": " ".join(scopes), "priority": priority}
-    row |= {"created": now, "expires": None if days is None else now + days * 86_400}
-    with database.begin() as connection:
-        connection.execute(sa.insert(tables.tokens), row)
-    return f"sy_{name}_{secret}"
+    row |= {"created": made.created, "expires": made.expires}
+    return made, f"sy_{name}_{secret}", sa.insert(tables.tokens).values(row)
+
+
+def _check_days(days: float | None) -> None:
+    if days is not None and not 0 < days <= 36_500:
+        raise InputError(f"it cannot expire after {days:g} days", hint="write --days 30")
+
+
+def create(database: sa.Engine, user: str, scopes: tuple[str, ...], *, days: float | None, priority: int = 0) -> str:
+    """Create a token, as the user who runs this process. The returned text is shown once and not stored."""
+    change = creation(operator(), user, scopes, days=days, priority=priority)
+    change.apply(database)
+    return change.text
 
 
 def listed(database: sa.Engine) -> list[Token]:
@@ -72,20 +147,41 @@ def listed(database: sa.Engine) -> list[Token]:
         return [_token(row) for row in connection.execute(sa.select(tables.tokens).order_by(tables.tokens.c.created))]
 
 
-def revoke(database: sa.Engine, name: str) -> None:
-    with database.begin() as connection:
-        gone = connection.execute(sa.delete(tables.tokens).where(tables.tokens.c.id == name)).rowcount
-    if not gone:
+def existing(database: sa.Engine, name: str) -> Token:
+    """The token with an ID."""
+    with database.connect() as connection:
+        row = connection.execute(sa.select(tables.tokens).where(tables.tokens.c.id == name)).first()
+    if row is None:
         raise InputError(f"there is no token {name!r}", hint="symphony token list shows them")
+    return _token(row)
 
 
-def own_token(database: sa.Engine, folder: Path, user: str) -> Path:
-    """The file with a token for the user who runs the service; created if there is no valid one."""
+def own_token(database: sa.Engine, folder: Path, user: str, days: float | None = None) -> Path:
+    """The file with a token for the user who runs the service.
+
+    It is replaced when it is invalid, or half of its `days` are over; the previous one stays valid until it expires.
+    One without an end gets one.
+    """
     path = folder / TOKEN_FILE
-    if not path.exists() or Tokens(database).find(path.read_text().strip()) is None:
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        path.write_text(create(database, user, tuple(SCOPES), days=None, priority=limits.PRIORITY) + "\n")
+    try:
+        current = Tokens(database).find(path.read_text().strip()) if path.exists() else None
+    except TokenError:  # it has expired
+        current = None
+    if current is not None and days is not None:
+        ends = time.time() + days * 86_400
+        if current.expires is None or current.expires > ends:
+            limit = sa.update(tables.tokens).where(tables.tokens.c.id == current.id).values(expires=ends)
+            with database.begin() as connection:
+                connection.execute(limit)
+        elif current.expires - time.time() < days * 86_400 / 2:
+            current = None
+    if current is None:
+        text = create(database, user, tuple(SCOPES), days=days, priority=limits.PRIORITY)
+        part = path.with_name(f"{path.name}.new")
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)
+        part.write_text(text + "\n")
+        part.replace(path)
     return path
 
 
@@ -105,6 +201,11 @@ class Tokens:
             return None
         return cached[2] if hmac.compare_digest(cached[1], _hash(form[2])) else None
 
+    def forget(self, name: str) -> None:
+        """Look a token up again: it was changed."""
+        with self._lock:
+            self._known.pop(name, None)
+
     def find(self, text: str) -> Token | None:
         """The token, from the database; None if it is unknown. Raises `TokenError` if it has expired."""
         form = TOKEN_PATTERN.fullmatch(text)
@@ -122,6 +223,12 @@ class Tokens:
             self._known = {name: one for name, one in self._known.items() if one[0] >= now}
             self._known[token.id] = now + TOKEN_CACHE_S, row.secret, token
         return token
+
+
+def token_id(text: str) -> str:
+    """The ID in the text of a token, valid or not; "" if it has no such form."""
+    form = TOKEN_PATTERN.fullmatch(text.strip())
+    return form[1] if form else ""
 
 
 def check_scope(token: Token, scope: str) -> None:

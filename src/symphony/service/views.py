@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -13,13 +13,13 @@ import sqlalchemy as sa
 
 from symphony.problem.errors import JobError, ServiceError, SymphonyError
 from symphony.runtime import report
-from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt
 from symphony.service import job_logs, wire
 from symphony.service.journal import read_events, read_values
 from symphony.service.recorder import wall
 from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
-from symphony.service.state import BROKE, FINISHED, RUN_ENDINGS, ServiceJob
+from symphony.service.state import BROKE, FINISHED, KILLED, RUN_ENDINGS, ServiceJob, job_numbers
 from symphony.training_jobs.job_forecast import Band, JobForecast, forecast_line
 from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
 from symphony.training_jobs.live.progress import Progress
@@ -33,19 +33,28 @@ def detail(service: Service, job: ServiceJob) -> wire.JobDetail:
     for event in read_events(service.database, job.id):
         if event.kind in RUN_ENDINGS:
             runs.setdefault(event.task, []).append(wire.RunView.model_validate(event.data))
-            status[event.task] = {FINISHED: DONE, BROKE: FAILED}.get(event.kind, WAITING)
+            status[event.task] = {FINISHED: DONE, BROKE: FAILED, KILLED: CANCELLED}.get(event.kind, WAITING)
     for task, run in _under_way(service, job):
         if status.get(task) != DONE:  # its end is journalled, but the loop has not processed it yet
             runs.setdefault(task, []).append(run)
             status[task] = RUNNING
     admitted = service.running.admitted.get(job.id)
-    live = {} if admitted is None else {admitted.tasks[run.index]: run.progress for run in admitted.state.runs}
+    live = {} if admitted is None else {admitted.tasks[run.index]: run for run in admitted.state.runs}
     before = service.running.steps_before.get(job.id, {})
     views = []
     for index, (name, kernel, reads, steps) in enumerate(tasks):
         now, own = status.get(index, WAITING), runs.get(index, [])
-        progress = _progress(steps, now, own, live.get(index), before.get(index)) if steps else None
-        views.append(wire.TaskView(name=name, kernel=kernel, reads=reads, status=now, runs=own, training=progress))
+        task_run = live.get(index)
+        reached = None if task_run is None else task_run.progress
+        progress = _progress(steps, now, own, reached, before.get(index)) if steps else None
+        ready_s = next((one.ready_s for one in reversed(own) if one.ready_s is not None), None)
+        if ready_s is None and task_run is not None:
+            ready_s = wire.optional(wall(task_run.ready_s))
+        views.append(
+            wire.TaskView(
+                name=name, kernel=kernel, reads=reads, status=now, runs=own, ready_s=ready_s, training=progress
+            )
+        )
     return wire.JobDetail(job=service.running.view(job), tasks=views)
 
 
@@ -84,14 +93,13 @@ def _under_way(service: Service, job: ServiceJob) -> list[tuple[int, wire.RunVie
     return views
 
 
-def job_history(job: wire.JobDetail, *, is_admitted: bool = True) -> report.JobHistory:
-    """A job in the form of the runtime's reports; times are seconds since 1970."""
+def job_history(job: wire.JobDetail, waits: str = "") -> report.JobHistory:
+    """A job in the form of the runtime's reports; times are seconds since 1970. `waits`: what all tasks wait for."""
     view, done = job.job, {k for k, task in enumerate(job.tasks) if task.status == DONE}
     tasks = []
     for task in job.tasks:
         missing = [job.tasks[source].name for source in task.reads if source not in done]
-        waits = report.waits_for(missing) if is_admitted else report.WAITS_FOR_ADMISSION
-        ready = next((run.ready_s for run in reversed(task.runs) if run.ready_s is not None), math.nan)
+        ready = math.nan if task.ready_s is None else task.ready_s
         trial = any(run.trial for run in task.runs)
         tasks.append(
             report.TaskHistory(
@@ -100,8 +108,9 @@ def job_history(job: wire.JobDetail, *, is_admitted: bool = True) -> report.JobH
                 [_attempt(run) for run in task.runs],
                 ready,
                 trial,
-                waits,
+                waits or _waits_to_retry(task) or report.waits_for(missing),
                 task.training.steps if task.training is not None else 0,
+                task.reads,
             )
         )
     ended = math.nan if view.ended_s is None else view.ended_s
@@ -109,6 +118,12 @@ def job_history(job: wire.JobDetail, *, is_admitted: bool = True) -> report.JobH
     return report.JobHistory(
         f"job {view.id} ({view.name!r})", view.name, view.status, view.accepted_s, ended, error, tasks
     )
+
+
+def _waits_to_retry(task: wire.TaskView) -> str:
+    last = task.runs[-1] if task.runs else None
+    left_s = 0.0 if last is None or last.retry_at_s is None else last.retry_at_s - time.time()
+    return report.waits_to_retry(last.retry, last.retries, left_s) if last is not None and left_s > 0 else ""
 
 
 def _attempt(run: wire.RunView) -> Attempt:
@@ -125,7 +140,9 @@ def explanation(service: Service, job: ServiceJob) -> str:
     """Where each task ran and why it took so long; for training jobs, also forecasts."""
     admitted = service.running.admitted.get(job.id)
     is_admitted = job.over or (admitted is not None and admitted.state.row >= 0)
-    text = report.explain(job_history(detail(service, job), is_admitted=is_admitted), time.time())
+    before = service.running.waits_for(job)
+    waits = f"waits for {job_numbers(before)}" if before else "" if is_admitted else report.WAITS_FOR_ADMISSION
+    text = report.explain(job_history(detail(service, job), waits), time.time())
     if not job.steps or job.over:
         return text
     own = {number for number, one in list(service.state.jobs.items()) if one.user == job.user}
@@ -145,9 +162,10 @@ def forecasts(service: Service, *, everybody: bool, user: str, share: float) -> 
 
 def _expected(service: Service, known: Container[int], share: float = 0.8) -> list[JobForecast]:
     """Forecasts of all training jobs; the names of jobs that are not `known` are hidden."""
+    training = frozenset(number for number, job in list(service.state.open.items()) if job.steps)
     return [
         replace(one, loses=tuple(loss if loss.job in known else loss._replace(job=0, task="") for loss in one.loses))
-        for one in service.cluster.forecasts(share)
+        for one in service.forecasts.get(share, training).forecasts
     ]
 
 
@@ -254,6 +272,31 @@ def cluster(service: Service, *, everybody: bool, user: str) -> wire.ClusterView
         decisions=decisions(service),
         draining=service.draining,
     )
+
+
+def usage(service: Service, *, everybody: bool, user: str, since_s: float) -> wire.Usage:
+    """Device time and jobs of users since a time (seconds since 1970)."""
+    counts: dict[str, Counter[str]] = {}
+    device_s: defaultdict[str, float] = defaultdict(float)
+    running = service.cluster.used_s()
+    for job in list(service.state.jobs.values()):
+        if (everybody or job.user == user) and (job.ended_s is None or job.ended_s >= since_s):
+            counts.setdefault(job.user, Counter())[job.status if job.over else "unfinished"] += 1
+            device_s[job.user] += job.seconds + (0.0 if job.over else running.get(job.id, 0.0))
+    users = [
+        wire.UserUsage(
+            user=name,
+            device_s=device_s[name],
+            jobs=count.total(),
+            done=count[DONE],
+            failed=count[FAILED],
+            cancelled=count[CANCELLED],
+            unfinished=count["unfinished"],
+        )
+        for name, count in counts.items()
+    ]
+    users.sort(key=lambda one: (-one.device_s, one.user))
+    return wire.Usage(since_s=since_s, kept_s=service.limits.keep_s, users=users)
 
 
 def decisions(service: Service) -> wire.DecisionsView:

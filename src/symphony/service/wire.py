@@ -21,10 +21,12 @@ from symphony.training_jobs.options import MAX_MODEL_SIZE, MAX_STEPS, Training
 PROTOCOL = 1  # version; client and service must have the same
 VERSION_HEADER, KEY_HEADER = "symphony-protocol", "idempotency-key"
 MAX_INLINE_BYTES = 64 << 10  # larger contents are sent as blobs
+MAX_AFTER = 10_000  # jobs that a job may wait for
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # pickled functions need the same minor version
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+ExceptionName = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S+$")]
 Index = Annotated[int, Field(ge=0, lt=limits.TASKS_PER_GRAPH)]
 # Text for display. Journals of old services may contain lone surrogates, which JSON cannot encode.
 Text = Annotated[str, AfterValidator(readable)]
@@ -82,9 +84,13 @@ class KernelSpec(Message):
     key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
     timeout_s: Annotated[float, Field(gt=0, le=limits.SECONDS)] | None = None
     retries: int = Field(2, ge=0, le=1_000)
+    retry_on: list[ExceptionName] = Field(default=[], max_length=100)
+    retry_delay_s: Annotated[float, Field(ge=0, le=limits.SECONDS)] = 0.0
     preemptible: bool = False
     workers: int = Field(1, ge=1, le=limits.WORKERS_PER_GANG)
     training: TrainingSpec | None = None
+    cores: int = Field(1, ge=1, le=limits.SLOTS_PER_DEVICE)
+    memory: float = Field(0.0, ge=0, le=limits.TRANSFER_BYTES)
     implementations: dict[Name, Value] = Field(min_length=1, max_length=64)
 
 
@@ -108,6 +114,7 @@ class Submit(Message):
     priority: int = Field(0, ge=-limits.PRIORITY, le=limits.PRIORITY)
     queue: Annotated[str, StringConstraints(max_length=100, pattern=r"^[\w.-]*$")] = ""
     python: Annotated[str, StringConstraints(max_length=20)] = PYTHON
+    after: list[Annotated[int, Field(ge=1, le=2**62)]] = Field(default=[], max_length=MAX_AFTER)  # jobs to wait for
 
 
 class ErrorView(BaseModel):
@@ -154,6 +161,24 @@ class About(BaseModel):
     ready: bool
     draining: bool
     trouble: Text = ""  # for administrators: why connections are refused, if any are
+    containment: list[Text] = []  # who enforces which limits of jobs
+    degraded: list[str] = []  # names of the parts that are not ok; `/v1/health` says why
+
+
+HealthState = Literal["ok", "degraded", "failing"]
+
+
+class HealthPart(BaseModel):
+    name: str
+    state: HealthState
+    text: Text  # what is the case, and what to do
+
+
+class Health(BaseModel):
+    """The parts of a service; `state` is that of the worst."""
+
+    state: HealthState
+    parts: list[HealthPart]
 
 
 class Me(BaseModel):
@@ -161,6 +186,55 @@ class Me(BaseModel):
 
     user: str
     scopes: list[str]
+
+
+class NewToken(Message):
+    user: Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.@-]+$")]
+    scopes: list[Literal["submit", "read", "admin"]] = Field(default=["submit", "read"], min_length=1, max_length=3)
+    days: float | None = Field(None, gt=0, le=36_500, allow_inf_nan=False)  # until it expires; None = never
+    priority: int = Field(0, ge=-limits.PRIORITY, le=limits.PRIORITY)
+
+
+class RotateToken(Message):
+    days: float | None = Field(None, gt=0, le=36_500, allow_inf_nan=False)  # None = as long as the old one had
+    grace_s: float = Field(0.0, ge=0, le=30 * 86_400, allow_inf_nan=False)  # for which the old one stays valid
+
+
+class TokenView(BaseModel):
+    """A token, without its secret. Times are seconds since 1970."""
+
+    id: str
+    user: Text
+    scopes: list[str]
+    priority: int
+    created_s: float
+    expires_s: float | None
+
+
+class TokenList(BaseModel):
+    tokens: list[TokenView]
+
+
+class IssuedToken(BaseModel):
+    """A new token. `token` is its text, which is not stored."""
+
+    token: str
+    about: TokenView
+
+
+class AuditView(BaseModel):
+    id: int
+    at_s: float  # seconds since 1970
+    user: Text  # who did it; "" = unknown
+    token: str  # ID of the token; "" = none, with access to the database
+    address: Text  # of the client; "" = the command line of the service's machine
+    action: str
+    target: Text
+    detail: dict[str, Any]
+
+
+class AuditLog(BaseModel):
+    entries: list[AuditView]
 
 
 class RunView(BaseModel):
@@ -181,6 +255,9 @@ class RunView(BaseModel):
     step: int = 0  # steps done
     saved_step: int = 0  # steps in the last checkpoint
     saves: int = 0  # checkpoints written by this run
+    retry: int = 0  # if the task is tried again after it: which of its …
+    retries: int = 0  # … retries that is …
+    retry_at_s: float | None = None  # … and when it may begin
 
 
 class TrainingView(BaseModel):
@@ -249,8 +326,9 @@ class TaskView(BaseModel):
     name: Text
     kernel: Text
     reads: list[int]
-    status: str  # waiting, running, done, failed
+    status: str  # waiting, running, done, failed, cancelled (it ran when the job ended)
     runs: list[RunView]
+    ready_s: float | None = None  # when it could first start, seconds since 1970; None: unknown, or not yet
     training: TrainingView | None = None
 
 
@@ -268,11 +346,20 @@ class JobView(BaseModel):
     seconds: float  # device time used so far
     error: ErrorView | None
     change: int  # increases with every event of the job
+    waits: Text = ""  # why it is not admitted yet; "" = it is, or has ended
     training: TrainingView | None = None
+    after: list[int] = []  # jobs that must be done before it
 
 
 class JobList(BaseModel):
     jobs: list[JobView]
+
+
+class EndedJobs(BaseModel):
+    """Jobs of a user that have ended, in order."""
+
+    jobs: list[JobView]
+    next: int  # the value of `after` for the next request
 
 
 class JobDetail(BaseModel):
@@ -330,6 +417,24 @@ class UserView(BaseModel):
     waiting: int
     running: int
     usage_s: float  # device time with exponential decay
+
+
+class UserUsage(BaseModel):
+    """Jobs of a user that ended in a period or have not ended, and the device time that they have used in all."""
+
+    user: Text
+    device_s: float
+    jobs: int
+    done: int
+    failed: int
+    cancelled: int
+    unfinished: int
+
+
+class Usage(BaseModel):
+    since_s: float  # seconds since 1970
+    kept_s: float  # for which ended jobs are kept: earlier ones are not counted
+    users: list[UserUsage]  # by device time, the largest first
 
 
 class ClusterView(BaseModel):

@@ -301,12 +301,29 @@ def _part(
     """Run a part of a step; `alone`, only if it is needed. Its log is then filled with -1, 0 or False."""
     if not alone:
         return part(world, s)
-    otherwise = world if otherwise is None else otherwise
-    empty_log = blank_log(jax.eval_shape(part, world, s)[1])
-    return jax.lax.cond(needed, lambda world: part(world, s), lambda _: (otherwise, empty_log), world)
+    return run_or_skip(needed, lambda world: part(world, s), world, world if otherwise is None else otherwise)
 
 
-def blank_log(shapes: Any) -> Any:
+def run_or_skip(
+    needed: Array, part: Callable[[Any], tuple[Any, Any]], argument: Any, otherwise: Any
+) -> tuple[Any, Any]:
+    """Result and log of a part if it is needed, else `otherwise` and an empty log."""
+    logs: list[Any] = []  # the shapes of the log, once `run` has been traced: to trace a part twice takes long
+
+    def run(argument: Any) -> tuple[Any, Any]:
+        result, log = part(argument)
+        logs.append(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), log))
+        return result, log
+
+    def skip(argument: Any) -> tuple[Any, Any]:
+        if not logs:  # `cond` traces `run` first, but does not promise it
+            jax.eval_shape(run, argument)
+        return otherwise, _blank_log(logs[0])
+
+    return jax.lax.cond(needed, run, skip, argument)
+
+
+def _blank_log(shapes: Any) -> Any:
     """A log of these shapes in which nothing happened."""
     return jax.tree.map(lambda x: jnp.full(x.shape, -1 if x.dtype == jnp.int32 else 0, x.dtype), shapes)
 

@@ -22,7 +22,7 @@ from symphony.scheduling.policy import Policy
 from symphony.simulator import instant_effects
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
-from symphony.simulator.rollout import Carry, StepLog, begin, blank_log, finished, step, without_arrivals
+from symphony.simulator.rollout import Carry, StepLog, begin, finished, run_or_skip, step, without_arrivals
 from symphony.simulator.run import Trace, record
 from symphony.simulator.scenarios import Scenario, ScenarioArrays
 
@@ -71,13 +71,11 @@ def run_to_window(
         assert log is not None
         return carry, log
 
-    empty_log = blank_log(jax.eval_shape(advance, carry)[1])
-
     def ended(carry: Carry) -> BoolScalar:
         return (carry.world.core.windows >= window) | finished(carry.world, s)
 
     def body(carry: Carry, _: None) -> tuple[Carry, StepLog]:
-        return jax.lax.cond(ended(carry), lambda carry: (carry, empty_log), advance, carry)
+        return run_or_skip(~ended(carry), advance, carry, carry)
 
     carry, log = jax.lax.scan(body, carry, None, length=STEPS_PER_CALL)
     return carry, log, ended(carry)

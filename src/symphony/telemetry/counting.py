@@ -188,7 +188,10 @@ def count(model: Model, request: StatRequest, target: StatTarget, output: StatOu
     if not run.windows and not unsupported:
         output.note("the run ended before anything was counted")
     title = f"Counts of {target} ({model.catalogue.name}, {_windows(run)})"
-    output.totals(run.totals.values(), title, Span(reader, "", 0.0), getattr(feed.lead, "elapsed_s", None))
+    totals = list(run.totals.values())
+    if isinstance(feed.lead, PerfSource) and not feed.lead_counted:
+        totals.append(Span(reader, "", 0.0))  # perf printed nothing: its events are reported as not counted
+    output.totals(totals, title, Span(reader, "", 0.0), feed.elapsed_s)
     # A program that sleeps is not counted: that is no problem.
     output.problems([p for source in feed.sources for p in source.problems if "was not counted" not in p.what])
     _conclude(model, run, request, output, layout.groups, layout.derived, keep=layout.audit)

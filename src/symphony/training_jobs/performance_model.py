@@ -93,6 +93,7 @@ def fit_data(
     return FitData(jnp.asarray(padded_x), jnp.asarray(rest[0]), jnp.asarray(rest[1]), jnp.asarray(rest[2], jnp.int32))
 
 
+@eqx.filter_jit  # one program: each draw by itself would be one
 def _networks(key: Array, features: int, members: int) -> eqx.nn.MLP:
     make = partial(eqx.nn.MLP, features, 2, HIDDEN_WIDTH, 2, jax.nn.tanh)
     return eqx.filter_vmap(lambda k: make(key=k))(jax.random.split(key, members))

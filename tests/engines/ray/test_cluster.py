@@ -60,6 +60,27 @@ def cluster(nodes: Any, tmp_path: Path) -> Iterator[sy.Cluster]:
     found.close(wait=False)
 
 
+def test_functions_run_without_a_graph(cluster: sy.Cluster) -> None:
+    jobs = cluster.map(lambda x: x * x, range(5))
+    assert sorted(job.result(SECONDS) for job in sy.as_completed(jobs, timeout_s=SECONDS)) == [0, 1, 4, 9, 16]
+
+
+@sy.kernel(retries=2, retry_on=ConnectionError, retry_delay_s=0.1)
+def flaky(path):
+    with open(path, "a+") as file:
+        file.write(".")
+        calls = file.tell()
+    if calls < 3:
+        raise ConnectionResetError(f"call {calls}")
+    return calls
+
+
+def test_a_kernel_that_raises_runs_again(cluster: sy.Cluster, tmp_path: Path) -> None:
+    job = cluster.submit(flaky, str(tmp_path / "calls"))
+    assert job.result(SECONDS) == 3
+    assert job.explain().count("raised ConnectionResetError") == 2
+
+
 def test_a_graph_runs_on_all_machines_and_says_where(cluster: sy.Cluster) -> None:
     assert [device.machine for device in cluster.topology.devices] == ["m1", "m2"]
     graph = sy.graph("sample")

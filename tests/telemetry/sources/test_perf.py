@@ -228,3 +228,15 @@ def test_a_command_that_is_no_longer_wanted_is_ended() -> None:
         pytest.skip(f"perf does not count here: {error.message}")
     samples.close()  # type: ignore[attr-defined]
     assert source.exit_status == -signal.SIGTERM
+
+
+@needs_perf
+def test_short_commands_are_counted_every_time() -> None:
+    """perf prints its last window only if it is interrupted while it waits, and the command has not been reaped."""
+    for _ in range(30):
+        source = PerfSource([["page-faults"]], command=["true"])
+        try:
+            found = list(source.samples())
+        except DataError as error:
+            pytest.skip(str(error))
+        assert sum(np.nansum(sample.count[0]) for sample in found) > 0 and not source.problems

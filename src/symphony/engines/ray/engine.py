@@ -470,7 +470,8 @@ class RayEngine(Engine):
         began = min(max(outcome.began_s + slot.clock, call.sent_s), now - seconds)
         if isinstance(outcome, Broke):
             why, rest = FAILURE_BY_STAGE[outcome.step], (outcome.type, outcome.traceback, outcome.exception)
-            return Failed(work.number, why, outcome.message, began, seconds, *rest)
+            classes = frozenset(outcome.classes.split())
+            return Failed(work.number, why, outcome.message, began, seconds, *rest, classes=classes)
         head, name, _, size = outcome.value
         quick = head is not None and seconds < MAX_QUICK_KERNEL_S
         if head is not None:

@@ -85,6 +85,11 @@ class KernelSource:
         self._poller = Poller(self._read, interval_s, windows, clock, sleep)
 
     @property
+    def first_read_s(self) -> float | None:
+        """When the first window began, by the source's clock; None before that."""
+        return self._poller.first_read_s
+
+    @property
     def problems(self) -> Sequence[Problem]:
         """What disappeared, went backwards or could not be parsed so far."""
         return self._poller.problems

@@ -109,6 +109,11 @@ class NvmlSource:
         self._gpus = [self._open(number) for number in wanted]
 
     @property
+    def first_read_s(self) -> float | None:
+        """When the first window began, by the source's clock; None before that."""
+        return self._poller.first_read_s
+
+    @property
     def problems(self) -> Sequence[Problem]:
         """What a GPU or its driver could not report so far."""
         return self._poller.problems

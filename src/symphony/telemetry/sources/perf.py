@@ -15,7 +15,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Thread
@@ -31,6 +32,7 @@ from symphony.telemetry.sources.problems import Problems
 
 MIN_INTERVAL_MS = 1  # perf refuses less
 _PERF_STOP_TIMEOUT_S = 5.0  # after an interrupt, before a stronger signal
+_PERF_SLEEP_TIMEOUT_S = 0.1  # for perf to return to its wait
 _CPU_CLOCKS = {"cpu-clock", "task-clock"}
 NO_PMU_PROBLEM = (
     "this machine has no performance counters that perf can reach (a virtual machine?): "
@@ -89,7 +91,14 @@ class PerfSource:
         self._own, self._lines = Problems(), PerfLines(())
         self._process: subprocess.Popen[bytes] | None = None
         self._counted: subprocess.Popen[bytes] | None = None  # the command
+        self._printed_s = 0.0  # the end of perf's last window
+        self.cuts = bool(cpus or system_wide)  # whether counts are of CPUs, not of the command alone
         self.exit_status: int | None = None  # of the command, after it has ended
+        self.first_read_s: float | None = None  # monotonic, as all three: perf counts from here
+        self.began_s: float | None = None  # of the command
+        self.ended_s: float | None = None
+        self.on_begin: Callable[[], None] = lambda: None  # called when all is ready to start the command
+        self.on_end: Callable[[], None] = lambda: None  # called as soon as the command has ended
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -137,9 +146,12 @@ class PerfSource:
             for file in (figures_in, orders, answers_in):
                 file.close()
             self._begin(orders_in, answers, messages)
+            self.first_read_s = time.monotonic()
+            self.on_begin()
             if self._counted:
+                self.began_s = time.monotonic()
                 self._counted.send_signal(signal.SIGCONT)
-                Thread(target=_end_with, args=(self._counted, self._process), daemon=True).start()
+                Thread(target=self._end_with, args=(self._counted, self._process), daemon=True).start()
             yield from self._read(figures)
 
     def stop(self) -> None:
@@ -183,7 +195,22 @@ class PerfSource:
             if first:
                 self._look_for_pmu(sample)
             first = False
+            self._printed_s = max(self._printed_s, sample.start_s + sample.duration_s)
             yield sample
+        if self.ended_s and self.first_read_s and self.ended_s - self.first_read_s > self._printed_s:
+            lost_s = self.ended_s - self.first_read_s - self._printed_s
+            whole = "any count" if first else f"the counts of the last {lost_s * 1e3:.3g} ms"
+            self._own.add("perf", f"it ended without printing {whole}; run the command again")
+
+    def _end_with(self, command: subprocess.Popen[bytes], perf: subprocess.Popen[bytes]) -> None:
+        """Interrupt perf when the command has ended."""
+        with suppress(ChildProcessError):  # `stop` was first
+            os.waitid(os.P_PID, command.pid, os.WEXITED | os.WNOWAIT)  # if it were reaped, perf would end by itself
+        self.ended_s = time.monotonic()
+        self.on_end()
+        _wait_until_asleep(perf)
+        perf.send_signal(signal.SIGINT)
+        command.wait()
 
     def _look_for_pmu(self, sample: Sample) -> None:
         hardware = [at for at, column in enumerate(sample.columns) if not is_software(column.event)]
@@ -203,10 +230,14 @@ def _held_back(command: Sequence[str]) -> subprocess.Popen[bytes]:
     return process
 
 
-def _end_with(command: subprocess.Popen[bytes], perf: subprocess.Popen[bytes]) -> None:
-    """Interrupt perf when the command has ended."""
-    command.wait()
-    perf.send_signal(signal.SIGINT)
+def _wait_until_asleep(perf: subprocess.Popen[bytes]) -> None:
+    """Wait until perf waits for its next window: it prints the last one only if a signal interrupts that wait."""
+    end_s = time.monotonic() + _PERF_SLEEP_TIMEOUT_S
+    with suppress(OSError):
+        while perf.poll() is None and time.monotonic() < end_s:
+            if b"poll" in Path(f"/proc/{perf.pid}/wchan").read_bytes():
+                return
+            time.sleep(2e-4)
 
 
 def _failure(messages: str) -> DataError:

@@ -69,11 +69,13 @@ class Poller:
         if not 0 < self.interval_s < math.inf:
             raise InputError(f"an interval of {self.interval_s} s", hint="interval_s=0.1")
         self.problems = Problems()
+        self.first_read_s: float | None = None  # by the clock
 
     def samples(self) -> Iterator[Sample]:
         """One sample for each place and window."""
         columns: dict[str, dict[str, None]] = {}
         elapsed_s, due = 0.0, self.clock()
+        self.first_read_s = due
         last, before = due, self.read()
         done = 0
         while self.windows is None or done < self.windows:

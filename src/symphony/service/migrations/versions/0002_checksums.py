@@ -39,3 +39,11 @@ def upgrade() -> None:
         sa.Column("stopped", sa.Boolean, nullable=False),
     )
     op.bulk_insert(journal, [{"id": 1, "epoch": 0, "turn": 0, "stopped": True}])
+
+
+def downgrade() -> None:
+    for name in ("journal", "damaged_events"):
+        op.drop_table(name)
+    for name in ("events", "payloads", "outputs"):
+        op.drop_column(name, "checksum")
+    op.drop_column("events", "follows")

@@ -1,0 +1,640 @@
+"""Turns of the heuristic (`eft-belief`) in plain Python: the same state, rules and decisions as the compiled turn.
+
+A call of a compiled program costs more than short kernels take, and its cost grows with the padded sizes of all arrays.
+Here the cost of an event depends on what the event touches: queues are deques, ready gangs are in a heap. The rules are
+those of `scheduling/instant.py` and `scheduling/advance.py`, the decision is that of `EftBelief`. Tests take the same
+turns with both and compare commands and cores.
+
+Left out, because no kernel of a live workload has them: reconfiguration, exchange within gangs, and demand by size.
+`suits` says whether a topology can be scheduled here.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from symphony.problem.arrays import TopologyArrays
+from symphony.problem.topology import LOCAL, PEER
+from symphony.runtime import turn as happened
+from symphony.runtime.background_load import UNREAD_LOAD, RowLoads
+from symphony.runtime.live_workload import LiveWorkload
+from symphony.runtime.turn import SchedulerEvent, TurnCommands
+from symphony.scheduling.clock import Amount
+from symphony.scheduling.state import (
+    ABSENT,
+    DONE,
+    FINISHED,
+    FREE,
+    MAX_COPIES,
+    PLACING,
+    QUEUED,
+    READY,
+    RECONFIGURING,
+    RUNNING,
+    SAVING,
+    UNCONFIGURED,
+    WAITING,
+    Core,
+)
+
+_ROOT_HALF, _NORMAL_PEAK = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
+MAX_DEVICES = 64  # with more, an estimate for each device takes longer than the compiled program
+NO_GANGS: np.ndarray = np.zeros(0, np.int32)
+
+
+def suits(t: TopologyArrays) -> bool:
+    """Whether clusters with this topology can be scheduled in plain Python."""
+    return len(t.device_kind) <= MAX_DEVICES and not np.any(t.kind_reconfigure)
+
+
+def expected_slowdown(load: float, std: float) -> float:
+    """Mean of max(1, L) for a load L that is normally distributed, as `scheduling.estimate.row_slowdown`."""
+    above = load - 1.0
+    if std <= 0 or above > 6 * std:
+        return max(load, 1.0)
+    if above < -6 * std:
+        return 1.0
+    z = above / std
+    return 1.0 + 0.5 * above * math.erfc(-z * _ROOT_HALF) + std * _NORMAL_PEAK * math.exp(-0.5 * z * z)
+
+
+class PlainCore:
+    """The scheduler's state as lists, with the fields of `Core`, and what is derived from them."""
+
+    def __init__(self, workload: LiveWorkload, core: Core) -> None:
+        """Continue from `core`, which has NumPy arrays."""
+        self._form = core  # types and shapes for `core`
+        self.use(workload)
+        # jobs
+        self.job, self.graph, self.home = core.job.tolist(), core.graph.tolist(), core.home.tolist()
+        self.priority, self.arrived = core.priority.tolist(), _floats(core.arrived)
+        self.unfinished, self.dropped = core.unfinished.tolist(), core.dropped.tolist()
+        # gangs
+        self.status, self.workers, self.runs_on = core.status.tolist(), core.workers.tolist(), core.runs_on.tolist()
+        self.waiting_for, self.sequence = core.waiting_for.tolist(), core.sequence.tolist()
+        self.devices = [[d for d in row if d >= 0] for row in core.device.tolist()]  # of the workers placed so far
+        self.lanes = [[lane for lane in row if lane >= 0] for row in core.lane.tolist()]
+        self.inputs_left, self.resumed = core.inputs_left.tolist(), core.resumed.tolist()
+        self.copies, self.copied, self.held = core.copies.tolist(), core.copied.tolist(), _floats(core.held)
+        # devices
+        self.up, self.lanes_free = core.up.tolist(), core.lanes_free.tolist()
+        self.queued, self.queued_s = core.queued.tolist(), core.queued_s.tolist()
+        self.memory_free = core.memory_free.tolist()
+        # lanes
+        self.lane_holds, self.lane_kernel = core.lane_holds.tolist(), core.lane_kernel.tolist()
+        self.lane_since, self.lane_estimate = _floats(core.lane_since), core.lane_estimate.tolist()
+        # scalars
+        self.jobs_seen, self.jobs_done = int(core.jobs_seen), int(core.jobs_done)
+        self.next_sequence, self.now_s = int(core.next_sequence), float(core.now.total)
+        self.waited, self.wake_s, self.offered = bool(core.waited), float(core.wake_s), bool(core.offered)
+        self.decisions, self.windows = int(core.decisions), int(core.windows)
+        # derived
+        tasks = self._tasks
+        self._ready: list[tuple[int, int, int]] = []  # heap of (-priority, job, gang); some entries may be outdated
+        self._placing = -1  # gang that is partly placed
+        self._queues: list[deque[tuple[int, int]]] = [deque() for _ in self.up]  # (sequence, gang), some outdated
+        waits = []
+        for gang, status in enumerate(self.status):
+            if status == READY:
+                heapq.heappush(self._ready, (-self.priority[gang // tasks], self.job[gang // tasks], gang))
+            elif status in (PLACING, QUEUED):
+                waits.append((self.sequence[gang], gang))
+                self._placing = gang if status == PLACING else self._placing
+        for sequence, gang in sorted(waits):
+            for device in self.devices[gang]:
+                self._queues[device].append((sequence, gang))
+        self._own_load: list[float] | None = None  # of each row; None = to be computed
+        self._background: list[float] = []  # mean …
+        self._deviation: list[float] = []  # … and deviation of the load by others of each row
+        self._others: RowLoads | None = None
+        self._dirty: set[int] = set()  # devices on which a gang may have become startable
+        self._began: list[tuple[int, list[int]]] = []  # gangs that started in this turn
+        self.order: list[SchedulerEvent] = []  # the events of the last turn, as they were applied; early ones last
+
+    def use(self, workload: LiveWorkload) -> None:
+        """Set the workload: its arrays are read at every event."""
+        t, self._w, self._tasks = workload.t, workload.tables, workload.shapes.tasks
+        self._kind, self._slots = t.device_kind.tolist(), t.slots.tolist()
+        self._memory = t.place[:, LOCAL].tolist()  # device whose memory each device uses
+        self._one_memory = len({m for m, exists in zip(self._memory, t.exists.tolist(), strict=True) if exists}) <= 1
+        self._lanes_of: list[list[int]] = [[] for _ in self._kind]
+        for lane, (device, exists) in enumerate(zip(t.lane_device.tolist(), t.lane_exists.tolist(), strict=True)):
+            if exists:
+                self._lanes_of[device].append(lane)
+        self._lane_device = t.lane_device.tolist()
+        self._route = [
+            list(zip(rows, kinds, spans, strict=True))
+            for rows, kinds, spans in zip(
+                t.route_row.tolist(), t.route_kind.tolist(), t.route_spans.tolist(), strict=True
+            )
+        ]
+        self._capacity, self._latency = t.capacity.tolist(), t.latency.tolist()
+        self._span = _spans(t)
+        self._all_devices = [d for d, exists in enumerate(t.exists.tolist()) if exists]
+
+    def core(self) -> Core:
+        """The state as NumPy arrays, in the form of the core from which it was made."""
+        form, width = self._form, self._form.device.shape[1]
+
+        def padded(rows: list[list[int]]) -> list[list[int]]:
+            return [row + [-1] * (width - len(row)) for row in rows]
+
+        heads = [self._head(device) for device in range(len(self.up))]
+        found: dict[str, Any] = {
+            "placed": [len(row) for row in self.devices],
+            "device": padded(self.devices),
+            "lane": padded(self.lanes),
+            "head": heads,
+            "head_needs": [0 if gang < 0 else self._needs(gang, device) for device, gang in enumerate(heads)],
+            "now": self.now_s,
+            # empty between turns
+            "leaving": [False] * len(self.status),
+            "releasing": -1,
+            "fetches": [0] * len(self.up),
+            "lane_setup": [False] * len(self.lane_holds),
+        }
+        unused = ("release_from", "refused", "reading", "own_reading")
+        values: dict[str, Any] = {}
+        for name in (field.name for field in fields(Core)):
+            old = getattr(form, name)
+            value = old if name in unused else found[name] if name in found else getattr(self, name)
+            if isinstance(old, Amount):
+                whole = np.floor(np.asarray(value, float))
+                part = np.asarray(value, float) - whole
+                values[name] = Amount(whole.astype(old.whole.dtype), part.astype(old.part.dtype))
+            else:
+                values[name] = np.asarray(value, old.dtype)
+        return Core(**values)
+
+    def queue(self) -> Iterator[tuple[int, int]]:
+        """Gangs that wait only for free slots, in queue order, each with the device of its first worker."""
+        live = (self._waiting(device) for device in range(len(self.up)))
+        for _, gang, device in heapq.merge(*live):
+            if self.devices[gang][0] == device and self.status[gang] == QUEUED:
+                yield gang, device
+
+    def _waiting(self, device: int) -> Iterator[tuple[int, int, int]]:
+        for sequence, gang in self._queues[device]:
+            if self.sequence[gang] == sequence and QUEUED >= self.status[gang] >= PLACING:
+                yield sequence, gang, device
+
+    # --- a turn
+
+    def turn(self, events: Sequence[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnCommands:
+        """Apply the events, and decide until nothing is left to do.
+
+        Engines may run ahead of the core. An event of a gang that has not started is applied after its start, if it
+        starts before the decisions; else it is reported as early. `order` has the events as they were applied.
+        """
+        self._moved(now_s)
+        if others is not self._others or not self._background:
+            background, deviation = ([value] * len(self._capacity) for value in UNREAD_LOAD)
+            if others is not None:
+                background[: len(others[0])], deviation[: len(others[1])] = others[0].tolist(), others[1].tolist()
+            self._others, self._background, self._deviation = others, background, deviation
+        self._own_load = None
+        before = self.decisions
+        early = np.zeros(len(events), bool)
+        self._began, self.order = [], []
+        behind: dict[int, int] = {}  # by gang that has finished before it was started: the number of the event
+        for number, event in enumerate(events):
+            self.waited = False
+            if event.kind != happened.FINISHED:
+                self._apply(event)
+            elif not self._finished(event.who):
+                behind[event.who] = number
+                continue
+            self.order.append(event)
+            if self._dirty:
+                self._start_all()
+        self._catch_up(behind, events)
+        early[list(behind.values())] = True
+        self.order += [events[number] for number in behind.values()]
+        self._decide_all()
+        width = self._form.device.shape[1]
+        started = np.fromiter((gang for gang, _ in self._began), np.int32, len(self._began))
+        devices = np.full((len(self._began), width), -1, np.int32)
+        for number, (_, workers) in enumerate(self._began):
+            devices[number, : len(workers)] = workers
+        stuck = not any(held >= 0 for held in self.lane_holds) and self._stuck()
+        wake_s = self.wake_s if self.waited else math.inf
+        made = self.decisions - before
+        return TurnCommands(started, devices, NO_GANGS, early, np.asarray(self.job), wake_s, made, 0, stuck)
+
+    def _catch_up(self, behind: dict[int, int], events: Sequence[SchedulerEvent]) -> None:
+        """Apply events of gangs that had not started, once they have. Leaves the others in `behind`."""
+        at = 0  # in the list of those that have started
+        while behind and at < len(self._began):
+            gang = self._began[at][0]
+            at += 1
+            if gang in behind and self._finished(gang):
+                self.order.append(events[behind.pop(gang)])
+                if self._dirty:
+                    self._start_all()
+
+    def _moved(self, now_s: float) -> None:
+        """Set the clock. READY gangs that could have started in the meantime were held for that time."""
+        if self._ready:
+            is_open = [up and self.lanes_free[d] > 0 and not self.queued[d] for d, up in enumerate(self.up)]
+            for entry in self._ready:
+                if self._is_ready(entry) and self._enough(entry[2], is_open):
+                    self.held[entry[2]] += now_s - self.now_s
+        self.now_s = now_s
+
+    def _apply(self, event: SchedulerEvent) -> None:
+        kind, who = event.kind, event.who
+        if kind == happened.ARRIVED:
+            self._admit(event)
+        elif kind == happened.DROPPED:
+            self._drop(who)
+        elif kind == happened.STOPPED:
+            if self.status[who] in (RUNNING, SAVING):
+                self._leave(who)
+        elif kind == happened.FAILED:
+            self._device_failed(who)
+        elif kind == happened.REPAIRED:
+            self.up[who] = True
+            self._dirty.add(who)
+        elif kind == happened.RECALLED:
+            if self.status[who] == QUEUED:
+                self._leave(who)
+        elif kind == happened.ROUND:
+            self.windows += 1
+            self.offered = True
+        elif kind == happened.ENTERED:
+            self._enter(who)
+
+    def _finished(self, gang: int) -> bool:
+        """False if the core has not started the gang: engines may run ahead of it."""
+        if self.status[gang] != RUNNING and self.status[gang] != SAVING:
+            return False
+        self.status[gang] = FINISHED
+        self._leave(gang)
+        return True
+
+    def _admit(self, event: SchedulerEvent) -> None:
+        slot, row, tasks, w = self.job.index(-1), event.graph, self._tasks, self._w
+        number = self.jobs_seen
+        self.job[slot], self.graph[slot], self.home[slot] = number, row, event.home
+        self.priority[slot], self.arrived[slot], self.dropped[slot] = event.priority, self.now_s, False
+        self.unfinished[slot] = gangs = int(w.gangs[row])
+        self.jobs_seen += 1
+        first, parents, zero = slot * tasks, w.parents[row].tolist(), [0] * tasks
+        every = slice(first, first + tasks)
+        status = [ABSENT if i >= gangs else WAITING if parents[i] > 0 else READY for i in range(tasks)]
+        self.status[every], self.waiting_for[every] = status, parents
+        self.workers[every], self.runs_on[every] = w.workers[row].tolist(), w.runs_on[row].tolist()
+        self.inputs_left[every] = np.diff(w.in_start[row]).tolist()
+        self.copied[every], self.held[every], self.resumed[every] = zero, [0.0] * tasks, [False] * tasks
+        for index in range(gangs):
+            if status[index] == READY:
+                heapq.heappush(self._ready, (-event.priority, number, first + index))
+
+    def _enter(self, gang: int) -> None:
+        slot, index = divmod(gang, self._tasks)
+        if self.job[slot] < 0 or self.dropped[slot]:
+            return
+        w, row = self._w, self.graph[slot]
+        self.unfinished[slot] += 1
+        self.status[gang], self.workers[gang] = READY, w.workers.item(row, index)
+        self.runs_on[gang], self.inputs_left[gang] = w.runs_on.item(row, index), 0
+        self.copied[gang], self.held[gang], self.resumed[gang] = 0, 0.0, False
+        heapq.heappush(self._ready, (-self.priority[slot], self.job[slot], gang))
+
+    def _drop(self, slot: int) -> None:
+        if self.job[slot] < 0 or self.dropped[slot]:
+            return
+        gangs = range(slot * self._tasks, (slot + 1) * self._tasks)
+        holding = [gang for gang in gangs if PLACING <= self.status[gang] < DONE]
+        self.unfinished[slot], self.dropped[slot] = len(holding), True
+        kept = {gang: self.status[gang] for gang in holding}
+        self.status[gangs.start : gangs.stop] = [kept.get(gang, ABSENT) for gang in gangs]
+        if not holding:
+            self.job[slot] = -1
+            self.jobs_done += 1
+        for gang in holding:
+            if self.status[gang] in (PLACING, QUEUED):
+                self._leave(gang)
+
+    def _device_failed(self, device: int) -> None:
+        self.up[device] = False
+        for lane in self._lanes_of[device]:
+            if self.lane_holds[lane] == RECONFIGURING:
+                self.lane_holds[lane] = FREE
+                self.lanes_free[device] += 1
+            self.lane_kernel[lane] = UNCONFIGURED
+        for gang in range(len(self.status)):
+            if PLACING <= self.status[gang] <= SAVING and device in self.devices[gang]:
+                self._leave(gang)
+
+    # --- gangs leave and start
+
+    def _leave(self, gang: int) -> None:
+        """Take a gang off its devices: it has finished, was saved, or must be placed again."""
+        before, tasks, w = self.status[gang], self._tasks, self._w
+        slot, index = divmod(gang, tasks)
+        devices, row = self.devices[gang], self.graph[slot]
+        done = before == FINISHED
+        over = done or self.dropped[slot]
+        if before >= RUNNING:
+            self._own_load = None
+            self.resumed[gang] = True
+            for lane in self.lanes[gang]:
+                self.lane_holds[lane] = FREE
+                device = self._lane_device[lane]
+                self.lanes_free[device] += 1
+                self.memory_free[device] += self._needs(gang, device)
+                self._dirty.add(device)
+        if done:
+            self.copies[gang] = [self._memory[devices[0]]] + [-1] * (MAX_COPIES - 1)
+        self.status[gang] = DONE if done else ABSENT if over else READY
+        self.inputs_left[gang] = int(w.in_start[row, index + 1] - w.in_start[row, index])
+        self.devices[gang], self.lanes[gang] = [], []
+        if before < RUNNING:
+            self._leave_queues(gang, devices)
+        if gang == self._placing:
+            self._placing = -1
+        if over:
+            self.unfinished[slot] -= 1
+            self._release(slot, row, index)
+        else:
+            heapq.heappush(self._ready, (-self.priority[slot], self.job[slot], gang))
+
+    def _release(self, slot: int, row: int, index: int) -> None:
+        """Release the children of a gang; free the slot of a complete job."""
+        w, first = self._w, slot * self._tasks
+        for target in w.out_target[row, w.out_start[row, index] : w.out_start[row, index + 1]].tolist():
+            child = first + target
+            self.waiting_for[child] -= 1
+            if not self.waiting_for[child] and self.status[child] == WAITING:
+                self.status[child] = READY
+                heapq.heappush(self._ready, (-self.priority[slot], self.job[slot], child))
+        if not self.unfinished[slot]:
+            self.status[first : first + self._tasks] = [ABSENT] * self._tasks
+            self.job[slot] = -1
+            self.jobs_done += 1
+
+    def _leave_queues(self, gang: int, devices: Sequence[int]) -> None:
+        """A gang, whose status has changed already, is no longer in the queues of its devices."""
+        for device in devices:
+            left = self.queued[device] = self.queued[device] - 1
+            # An empty queue holds exactly 0 seconds, without rounding errors.
+            rest = max(self.queued_s[device] - self._seconds(gang, device), 0.0) if left else 0.0
+            self.queued_s[device] = rest
+            self._dirty.add(device)
+
+    def _head(self, device: int) -> int:
+        """The gang at the head of a queue, -1 = none. Removes outdated entries."""
+        queue = self._queues[device]
+        while queue:
+            sequence, gang = queue[0]
+            if self.sequence[gang] == sequence and QUEUED >= self.status[gang] >= PLACING:
+                return gang
+            queue.popleft()
+        return -1
+
+    def _startable(self, device: int) -> int:
+        """The gang that can start at the head of a queue, -1 = none."""
+        if not self.up[device] or self.lanes_free[device] <= 0:
+            return -1
+        gang = self._head(device)
+        if gang < 0 or self.status[gang] != QUEUED:
+            return -1
+        if self.memory_free[device] < self._needs(gang, device):
+            return -1
+        for other in self.devices[gang]:
+            if other != device and (not self.up[other] or self.lanes_free[other] <= 0 or self._head(other) != gang):
+                return -1
+            if other != device and self.memory_free[other] < self._needs(gang, other):
+                return -1
+        return gang
+
+    def _start_all(self) -> None:
+        """Start gangs until none can, those that were placed first before others."""
+        while self._dirty:
+            least, chosen = None, -1
+            for device in list(self._dirty):
+                gang = self._startable(device)
+                if gang < 0:
+                    self._dirty.discard(device)
+                elif least is None or self.sequence[gang] < least:
+                    least, chosen = self.sequence[gang], gang
+            if chosen >= 0:
+                self._start(chosen)
+
+    def _start(self, gang: int) -> None:
+        slot, index = divmod(gang, self._tasks)
+        kernel = self._w.kernel.item(self.graph[slot], index)
+        lanes, devices = [], self.devices[gang]
+        for device in devices:
+            lane = next(lane for lane in self._lanes_of[device] if self.lane_holds[lane] == FREE)
+            self.lane_holds[lane], self.lane_kernel[lane] = gang, kernel
+            self.lane_since[lane], self.lane_estimate[lane] = self.now_s, self._seconds(gang, device)
+            self.lanes_free[device] -= 1
+            self.memory_free[device] -= self._needs(gang, device)
+            lanes.append(lane)
+        self.lanes[gang], self.status[gang], self._own_load = lanes, RUNNING, None
+        self._leave_queues(gang, devices)
+        self._began.append((gang, devices))
+
+    # --- decisions
+
+    def _decide_all(self) -> None:
+        while not self.waited:
+            gang = self._placing if self._placing >= 0 else self._next()
+            if gang < 0:
+                if self.offered:
+                    self.offered, self.waited, self.wake_s = False, True, math.inf
+                    self.decisions += 1
+                return
+            self.decisions += 1
+            self._place(gang, self._best_device(gang))
+            self._start_all()
+
+    def _is_ready(self, entry: tuple[int, int, int]) -> bool:
+        return self.status[entry[2]] == READY and self.job[entry[2] // self._tasks] == entry[1]
+
+    def _next(self) -> int:
+        """The gang to place next: highest priority, then oldest job, then lowest number; -1 = none."""
+        kept, found = [], -1
+        while self._ready and found < 0:
+            entry = heapq.heappop(self._ready)
+            if self._is_ready(entry):
+                if self._enough(entry[2], self.up):
+                    found = entry[2]
+                else:
+                    kept.append(entry)
+        for entry in kept:  # too few devices are up
+            heapq.heappush(self._ready, entry)
+        return found
+
+    def _enough(self, gang: int, devices: Sequence[bool]) -> bool:
+        """Whether, among these devices, at least as many can run a gang as it has workers."""
+        bits, needed = self.runs_on[gang], self.workers[gang]
+        return sum(1 for d, there in enumerate(devices) if there and bits >> self._kind[d] & 1) >= needed
+
+    def _stuck(self) -> bool:
+        return self.offered or any(self._is_ready(e) and self._enough(e[2], self.up) for e in self._ready)
+
+    def _best_device(self, gang: int) -> int:
+        """The feasible device with the least cost; ties go to the lowest number."""
+        bits, taken = self.runs_on[gang], self.devices[gang]
+        allowed = [d for d in self._all_devices if self.up[d] and bits >> self._kind[d] & 1 and d not in taken]
+        if len(allowed) == 1:
+            return allowed[0]
+        costs = self._costs(gang, allowed)
+        return allowed[min(range(len(allowed)), key=costs.__getitem__)]
+
+    def _costs(self, gang: int, devices: Sequence[int]) -> list[float]:
+        """Seconds until the gang would finish on each device, and delay of others, as `scheduling.estimate.cost_s`."""
+        slot, index = divmod(gang, self._tasks)
+        w, kernel = self._w, self._w.kernel.item(self.graph[slot], index)
+        own = self._loads()
+        load = [mine + others for mine, others in zip(own, self._background, strict=True)]
+        demands = w.demand_fixed[kernel].tolist()
+        fetches = self._fetches(gang) if self.inputs_left[gang] and not self._one_memory else ()
+        found = []
+        for device in devices:
+            queue = self._queue_s(device, load) if self.lanes_free[device] <= 0 or self.queued[device] else 0.0
+            slow, harm, demand = 1.0, 0.0, demands[self._kind[device]]
+            for row, resource, _ in self._route[device]:
+                need = demand[resource] / self._capacity[row]
+                if need > 0:
+                    slow = max(slow, expected_slowdown(load[row] + need, self._deviation[row]))
+                    harm += own[row] * (max(load[row] + need, 1.0) / max(load[row], 1.0) - 1.0)
+            fetch = sum(self._transfer_s(copies, size, device, load) for copies, size in fetches)
+            run = self._seconds(gang, device) * slow
+            cost = max(queue, fetch) + run + (run * harm if math.isfinite(run) else 0.0)
+            found.append(math.inf if math.isnan(cost) else cost)
+        return found
+
+    def _queue_s(self, device: int, load: Sequence[float]) -> float:
+        """Seconds of work ahead of a new gang on a device, under contention."""
+        w, left, excess, runs = self._w, 0.0, 0.0, 0
+        for lane in self._lanes_of[device]:
+            gang = self.lane_holds[lane]
+            if gang < 0:
+                continue
+            slot, index = divmod(gang, self._tasks)
+            demand = w.demand_fixed[w.kernel.item(self.graph[slot], index), self._kind[device]].tolist()
+            slow = 1.0
+            for row, resource, _ in self._route[device]:
+                if demand[resource] > 0:
+                    slow = max(slow, expected_slowdown(load[row], self._deviation[row]))
+            left += max(self.lane_estimate[lane] * slow - (self.now_s - self.lane_since[lane]), 0.0)
+            excess, runs = excess + slow - 1.0, runs + 1
+        return (self.queued_s[device] * (1.0 + excess / max(runs, 1)) + left) / max(self._slots[device], 1)
+
+    def _fetches(self, gang: int) -> list[tuple[list[int], float]]:
+        """Memories that hold the next few inputs of a gang, and the sizes of these inputs in bytes."""
+        slot, index = divmod(gang, self._tasks)
+        w, row = self._w, self.graph[slot]
+        end = int(w.in_start[row, index + 1])
+        begin = end - self.inputs_left[gang]
+        found = []
+        for edge in range(begin, min(begin + w.fan, end)):
+            source = int(w.in_source[row, edge])
+            copies = self.copies[slot * self._tasks + source] if source >= 0 else [self.home[slot]]
+            found.append((copies, float(w.in_bytes[row, edge])))
+        return found
+
+    def _transfer_s(self, copies: Sequence[int], size: float, device: int, load: Sequence[float]) -> float:
+        """Seconds to move `size` bytes from the fastest of `copies` (-1 = none) to a device."""
+        if size <= 0:
+            return 0.0
+        least = math.inf
+        for copy in copies:
+            if copy < 0:
+                continue
+            reach = self._span[copy][device]
+            if reach == LOCAL:
+                return 0.0
+            speed = min(self._bandwidth(copy, reach, load), self._bandwidth(device, reach, load))
+            least = min(least, size / speed + self._latency[reach])
+        return least
+
+    def _bandwidth(self, device: int, span: int, load: Sequence[float]) -> float:
+        """Bytes/s for new traffic of a span at a device."""
+        rows = (row for row, _, spans in self._route[device] if spans >> span & 1)
+        return min((self._capacity[row] / (1 + load[row]) for row in rows), default=math.inf)
+
+    def _loads(self) -> list[float]:
+        """Load of running workers on each row, by their profiles."""
+        if self._own_load is None:
+            w, tasks, load = self._w, self._tasks, [0.0] * len(self._capacity)
+            for lane, gang in enumerate(self.lane_holds):
+                if gang >= 0:
+                    slot, index = divmod(gang, tasks)
+                    device = self._lane_device[lane]
+                    demand = w.demand_fixed[w.kernel.item(self.graph[slot], index), self._kind[device]].tolist()
+                    for row, resource, _ in self._route[device]:
+                        load[row] += demand[resource] / self._capacity[row]
+            self._own_load = load
+        return self._own_load
+
+    def _seconds(self, gang: int, device: int) -> float:
+        """Isolated seconds of a gang on a device; inf where it cannot run."""
+        slot, index = divmod(gang, self._tasks)
+        w, row, kind = self._w, self.graph[slot], self._kind[device]
+        kernel = w.kernel.item(row, index)
+        per_unit = w.time_fixed.item(kernel, kind) + w.time_work.item(kernel, kind) * w.work.item(row, index)
+        return per_unit * w.units.item(row, index)
+
+    def _needs(self, gang: int, device: int) -> int:
+        """Memory of a worker of a gang on a device, in the unit of `memory_free`."""
+        slot, index = divmod(gang, self._tasks)
+        return self._w.footprint.item(self.graph[slot], index, self._kind[device])
+
+    def _place(self, gang: int, device: int) -> None:
+        """Append the next worker of a gang to a device's queue."""
+        devices = self.devices[gang]
+        if not devices:
+            self.sequence[gang] = self.next_sequence
+            self.next_sequence += 1
+            if self.inputs_left[gang]:
+                self._fetch(gang, device)
+        devices.append(device)
+        if len(devices) < self.workers[gang]:
+            self.status[gang], self._placing = PLACING, gang
+        else:
+            self.status[gang], self._placing, self.held[gang] = QUEUED, -1, 0.0
+        self._queues[device].append((self.sequence[gang], gang))
+        self.queued[device] += 1
+        self.queued_s[device] += self._seconds(gang, device)
+        self._dirty.update(devices)
+
+    def _fetch(self, gang: int, device: int) -> None:
+        """Engines move inputs together with the kernel that reads them, so all inputs are there at once."""
+        if not self._one_memory:
+            slot, index = divmod(gang, self._tasks)
+            w, row, memory = self._w, self.graph[slot], self._memory[device]
+            end = int(w.in_start[row, index + 1])
+            for edge in range(end - self.inputs_left[gang], end):
+                source = int(w.in_source[row, edge])
+                if source < 0 or w.in_bytes[row, edge] <= 0:
+                    continue
+                parent = slot * self._tasks + source
+                copies = self.copies[parent]
+                if all(copy < 0 or self._span[copy][memory] != LOCAL for copy in copies) and memory not in copies:
+                    copies[1 + self.copied[parent] % (MAX_COPIES - 1)] = memory
+                    self.copied[parent] += 1
+        self.inputs_left[gang] = 0
+
+
+def _floats(amount: Amount) -> list[float]:
+    return (np.asarray(amount.whole, float) + np.asarray(amount.part, float)).tolist()
+
+
+def _spans(t: TopologyArrays) -> list[list[int]]:
+    """Span of traffic between each two devices, as `problem.spans.span` has it."""
+    differ = t.place[:, None, :] != t.place[None, :, :]
+    far = np.where(differ[..., 0], np.where(differ, np.arange(1, 6), 0).max(axis=-1), LOCAL)
+    linked = (far != LOCAL) & (t.peers[:, None] >= 0) & (t.peers[:, None] == t.peers[None, :])
+    return np.where(linked, PEER, far).tolist()
