@@ -16,7 +16,7 @@ from symphony.runtime.background_load import UNREAD_LOAD, BackgroundLoad
 from symphony.runtime.demand import PastRun
 from symphony.runtime.memory_counter import MemoryCounter
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.traffic import MAX_TRACKED_KERNELS, TrafficAttribution, truncate_positive
+from symphony.runtime.traffic import MAX_TRACKED_KERNELS, UNKNOWN_STD, TrafficAttribution, truncate_positive
 from symphony.simulator.scenarios import Disturbances, draw
 from symphony.telemetry.memory import MemoryEvents
 from tests.runtime.machines import machine
@@ -115,7 +115,7 @@ def test_what_was_counted_long_ago_is_less_sure() -> None:
     mean, fresh = here.load()
     later, unsure = here.traffic.believed(here.now_s + 2.0)[MEMORY]
     assert later == mean and unsure > 2 * fresh
-    assert here.traffic.believed(here.now_s + 1e6)[MEMORY] == (mean, UNREAD_LOAD[1])
+    assert here.traffic.believed(here.now_s + 1e6)[MEMORY] == (mean, UNKNOWN_STD)
 
 
 def test_a_full_memory_tells_the_least_that_is_asked_for() -> None:
