@@ -19,6 +19,7 @@ import platform
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -29,6 +30,7 @@ CACHE_OFF = "off"
 MAX_CACHE_BYTES = 512 << 20
 PRUNED_SHARE = 0.75  # of the bound, which is left after entries were removed
 ENTRY_SUFFIXES = (".program", "-cache")  # Symphony's entries, JAX's entries
+JAX_READ = "/jax/compilation_cache/cache_hits"  # an event of JAX
 MIN_COMPILE_S = 0.1  # JAX keeps programs that took at least as long to compile
 # Packages whose code is identified by their versions. Programs with other code inside are not found before tracing.
 VERSIONED_PACKAGES = frozenset({"symphony", "jax", "jaxlib", "equinox", "numpy", *sys.stdlib_module_names})
@@ -89,9 +91,9 @@ def compiled(
     if program is None:
         if path is None:
             keep_programs()
-        with _read_by_jax() as read:
-            program = _compile(partial(function, constants), arguments, options)
-        if path is not None and not read:
+        reads = _jax_reads()[JAX_READ]
+        program = _compile(partial(function, constants), arguments, options)
+        if path is not None and _jax_reads()[JAX_READ] == reads:
             _write(path, program)
     return program
 
@@ -122,22 +124,14 @@ def _compile(function: Callable[..., Any], arguments: tuple[Any, ...], options: 
         return lowered.compile()
 
 
-@contextlib.contextmanager
-def _read_by_jax() -> Iterator[list[str]]:
-    """Not empty after programs were read from JAX's cache. XLA serialises such a program without all of its code."""
+@cache
+def _jax_reads() -> Counter[str]:
+    """Counts the programs that JAX reads from its cache. XLA serialises such a program without all of its code."""
     import jax
 
-    read: list[str] = []
-
-    def listen(event: str, **_: Any) -> None:
-        if event == "/jax/compilation_cache/cache_hits":
-            read.append(event)
-
-    jax.monitoring.register_event_listener(listen)
-    try:
-        yield read
-    finally:
-        jax.monitoring.unregister_event_listener(listen)
+    events: Counter[str] = Counter()
+    jax.monitoring.register_event_listener(lambda event, **_: events.update([event] if event == JAX_READ else []))
+    return events
 
 
 # --- Keys --------------------------------------------------------------------------------------------------
