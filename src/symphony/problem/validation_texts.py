@@ -44,7 +44,7 @@ def wanted(problem: Mapping[str, Any]) -> str:
     known = WANTED.get(problem["type"])
     if known is not None:
         text = known.format(**problem.get("ctx", {})).replace("1 character(s)", "one character").replace("(s)", "s")
-        return text.replace("one of '', ", "one of ")  # nobody means the empty word
+        return text.replace("one of '', ", "one of ")  # the empty word means "any"
     return str(problem["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
 
 
