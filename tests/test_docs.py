@@ -48,9 +48,11 @@ USER_PAGES = [  # what users read: every Python snippet of these pages runs here
     DOCS / "tutorial.md",
     *(page for folder in ("guides", "reference", "concepts") for page in sorted((DOCS / folder).glob("*.md"))),
 ]
-MAX_WORDS = {  # of all pages in these places together
-    ("tutorial.md", "guides", "reference"): 19_400,
-    ("tutorial.md", "guides", "reference", "concepts"): 30_000,
+# Of all pages in these places together. `symphony run`, retries, limits of jobs, HTTPS, audit and backup took 600 words
+# more than 19,400 and 30,000.
+MAX_WORDS = {
+    ("tutorial.md", "guides", "reference"): 20_100,
+    ("tutorial.md", "guides", "reference", "concepts"): 30_600,
 }
 
 

@@ -61,7 +61,7 @@ def test_one_is_told_of_ones_own_jobs_and_of_others_only_what_they_cost(
         said = json.loads(symphony_here("forecast", "--live", "--json", "-", folder=tmp_path).stdout)
         assert said["format"] == "symphony.forecast/1" and [job["job"] for job in said["jobs"]] == [mine.id]
         assert said["jobs"][0]["finish_s"].keys() == {"low", "mid", "high"}
-        with pytest.raises(InputError, match="less than 1"):
+        with pytest.raises(InputError, match="below 1"):
             ann.forecasts(share=2.0)
         go.touch()
         mine.result(60.0)

@@ -53,7 +53,9 @@ def test_old_jobs_and_blobs_that_nobody_names_are_forgotten(tmp_path: Path) -> N
         with service.database.begin() as connection:  # two hours ago
             connection.execute(sa.update(tables.blobs).values(at=time.time() - 7_200))
         for _ in range(2):  # the blobs of jobs go after them
-            service._remove(service.ledger.post_required(service._sweep).result(SECONDS))
+            swept = service.ledger.post_required(service._sweep)
+            swept.result(SECONDS)
+            service._remove(swept)
         assert [view.id for view in ann.jobs()] == [jobs[-1].id]
         assert {event.job for event in read_events(service.database)} == {jobs[-1].id}
         assert ann.job(jobs[-1].id).result(SECONDS).sum() == 20_000

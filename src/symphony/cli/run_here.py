@@ -16,7 +16,7 @@ from symphony.engines.worker import pickled, unpickled
 from symphony.problem.errors import InfeasibleError
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import KernelOptions, code_of, digest
-from symphony.service.command import FAILED, INTERRUPTED, KILLED, TIMED_OUT, Command, exit_status, unpack
+from symphony.service.command import BY_SIGNAL, FAILED, INTERRUPTED, TIMED_OUT, Command, exit_status, unpack
 
 if TYPE_CHECKING:
     from symphony.engines.local import LocalEngine
@@ -89,6 +89,6 @@ def _ended(engine: LocalEngine, event: Finished | Failed, command: Command, labe
         return 0
     status = exit_status(exception_of(event.exception))
     if status is None:
-        status = TIMED_OUT if event.why == TIMEOUT else KILLED + event.signal if event.signal else FAILED
+        status = TIMED_OUT if event.why == TIMEOUT else BY_SIGNAL + event.signal if event.signal else FAILED
         typer.echo(f"{label}{command.name}: {event.message}", err=True)
     return status

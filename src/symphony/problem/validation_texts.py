@@ -43,7 +43,8 @@ def wanted(problem: Mapping[str, Any]) -> str:
     """What a value should be, after "should be": "a whole number"."""
     known = WANTED.get(problem["type"])
     if known is not None:
-        return known.format(**problem.get("ctx", {})).replace("1 character(s)", "one character").replace("(s)", "s")
+        text = known.format(**problem.get("ctx", {})).replace("1 character(s)", "one character").replace("(s)", "s")
+        return text.replace("one of '', ", "one of ")  # the empty word means "any"
     return str(problem["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
 
 

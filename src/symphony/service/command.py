@@ -22,7 +22,7 @@ from symphony.runtime.kernels import KernelFunction, KernelOptions
 MAX_FOLDER_BYTES = 512 << 20  # of a folder that travels
 # Exit statuses where a program has none of its own, as shells and `timeout` give them.
 FAILED, TIMED_OUT, INTERRUPTED = 1, 124, 130
-KILLED = 128  # plus the number of the signal
+BY_SIGNAL = 128  # plus the number of the signal
 
 
 @dataclass(frozen=True)
@@ -173,4 +173,4 @@ def exit_status(error: BaseException | None) -> int | None:
     """The exit status of a program that raised this; None if it did not end by itself."""
     if not isinstance(error, subprocess.CalledProcessError):
         return None
-    return error.returncode if error.returncode >= 0 else KILLED - error.returncode
+    return error.returncode if error.returncode >= 0 else BY_SIGNAL - error.returncode
