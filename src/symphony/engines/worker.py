@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import gc
 import io
 import itertools
@@ -103,9 +102,14 @@ def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[byte
     return _pickled(_deep_pickler(), value, refer)
 
 
-@functools.cache
+# The class, once it was made. Not `functools.cache`: with that, an actor cannot be sent by value.
+_deep_picklers: list[Any] = []
+
+
 def _deep_pickler() -> Any:
     """A pickler that also pickles functions and classes which cannot be imported elsewhere."""
+    if _deep_picklers:
+        return _deep_picklers[0]
     import cloudpickle
 
     class Deep(cloudpickle.Pickler):
@@ -118,6 +122,7 @@ def _deep_pickler() -> Any:
         def persistent_id(self, value: Any) -> Any:
             return None if self.refer is None else self.refer(value)
 
+    _deep_picklers.append(Deep)
     return Deep
 
 
