@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 import symphony as sy
 from symphony.problem.arrays import TopologyArrays
-from symphony.scheduling.estimate import finish_s
+from symphony.scheduling.estimate import cost_s
 
 State = tuple[jax.Array, jax.Array]  # the last window seen, and the running mean of the background of each row
 
@@ -40,7 +40,7 @@ class Remembering(sy.Policy):
         keep = jnp.where(seen == 0, 0.0, self.keep)  # the first window replaces the guess
         mean = jnp.where(window == seen, mean, keep * mean + (1 - keep) * observation.background)
         gang = sy.pick_gang(observation)
-        device = sy.best_device(observation, gang, -finish_s(observation, gang, mean))
+        device = sy.best_device(observation, gang, -cost_s(observation, gang, mean))
         return (window, mean), sy.place(gang, device)
 
 

@@ -71,7 +71,7 @@ def rolled():
     scenarios = [COURSE.scenario(number) for number in (0, 1)]
     batch = stack([s for s in scenarios for _ in range(2)])
     network = Network(jax.random.key(0), SIZES)
-    keys = jax.random.split(jax.random.key(1), 4)
+    keys = jax.random.split(jax.random.key(8), 4)  # one run makes more than eight decisions
     run = eqx.filter_jit(
         lambda net: roll_out(batch, Learned(net, draws=True), keys, Bottleneck(), "completion", 16, 400)
     )
@@ -245,7 +245,7 @@ def test_a_training_that_was_cut_off_ends_with_the_same_numbers(whole, tmp_path:
 
 def test_a_checkpoint_of_other_settings_is_refused(whole) -> None:
     settings, folder, policy, _ = whole
-    for other in ({"seed": 6}, {"start": policy}):
+    for other in ({"seed": 7}, {"start": policy}):
         with pytest.raises(InputError, match="other settings"):
             train(**WHAT, checkpoint=folder, **{**settings, **other})
 

@@ -12,9 +12,9 @@ import pytest
 
 from symphony.policies import features
 from symphony.policies.features import extract_features as slow_see
+from symphony.policies.features import trained_parts
 from symphony.policies.learned import MASKED_SCORE, Learned, Network, Sizes, log_probabilities
 from symphony.problem.workload import Job, TaskGraph, Workload
-from symphony.scheduling import estimate
 from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, place, reconfigure
 from symphony.simulator.run import simulate
@@ -54,8 +54,7 @@ def test_a_network_that_says_nothing_places_where_a_gang_finishes_first() -> Non
     books = shared_books(work(chain(size=5 * GB)))
     policy = silent()
     shown = books.observe(policy=policy)
-    finish_s = jax.jit(estimate.finish_s)
-    assert int(finish_s(shown, jnp.asarray(0), shown.background)[:4].argmin()) == CPU0
+    assert int(jax.jit(trained_parts)(shown, jnp.asarray(0), shown.background).finish[:4].argmin()) == CPU0
     assert decision(policy, shown) == (PLACE, 0, CPU0)
 
 

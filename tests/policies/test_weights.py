@@ -42,7 +42,9 @@ def test_the_shipped_policy_says_where_it_comes_from_and_runs() -> None:
 def test_what_the_shipped_weights_were_trained_on_can_be_drawn_again() -> None:
     _, card = load(Path(policies.__file__).with_name("symphony.policy"))
     found = [kind.course for kind in weights.kinds(quick=False)]
-    assert card["workloads"] == list(dict.fromkeys(spec for course in found for spec in course.workloads))
+    # The heavy-tailed work, which has no spec, was added after they were trained.
+    specs = dict.fromkeys(spec for course in found for spec in course.workloads if isinstance(spec, str))
+    assert card["workloads"] == list(specs)
     assert len(card["topologies"]) == len({course.topology.name for course in found})
     for course in found:
         drawn = [course.scenario(number).workload for number in range(len(course.workloads))]

@@ -40,7 +40,7 @@ def test_an_error_is_where_what_and_hint(kind: type[SymphonyError]) -> None:
 def test_the_callers_mistakes_are_told_apart_from_ours() -> None:
     """The command line and a service answer an `InputError` as the caller's fault."""
     ours = {"SymphonyError", "PolicyError", "DataError", "EngineError"}
-    jobs = {"JobError", "KernelError", "WorkerDiedError", "KernelTimeoutError", "JobCancelledError"}
+    jobs = {"JobError", "KernelError", "WorkerDiedError", "KernelTimeoutError", "KernelLimitError", "JobCancelledError"}
     service = {"ServiceError", "TokenError", "ScopeError", "UnknownJobError", "BusyError"}
     service |= {"UnavailableError", "VersionError"}  # the service answers each with a status of its own
     service |= {"TrustError"}  # of the client, about what another user produced

@@ -165,15 +165,6 @@ def test_every_example_of_the_guide_is_valid() -> None:
     assert found[1].latency_s[4:6] == (1.5e-6, 4e-6)
 
 
-def test_the_error_of_the_guide_is_the_error_one_gets() -> None:
-    guide = GUIDE.read_text(encoding="utf-8")
-    text = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0]
-    wrong = text.replace('memory = "8 GB"', 'memroy = "8 GB"')
-    with pytest.raises(TopologyError) as caught:
-        topology_file.loads(wrong, where="lab.toml")
-    assert f"error: {caught.value.where}: {caught.value.message}\n  hint: {caught.value.hint}\n" in guide
-
-
 def test_a_file_without_a_name_is_named_after_itself(tmp_path: Path) -> None:
     (tmp_path / "cellar.toml").write_text(LAB.replace('name = "lab"\n', "", 1))
     assert topology_file.read(tmp_path / "cellar.toml").name == "cellar"

@@ -230,7 +230,7 @@ def test_absurd_times_are_beyond_a_limit(kernel: Kernel, task: Task, message: st
 
 
 def test_absurd_sizes_are_beyond_a_limit() -> None:
-    with pytest.raises(LimitError, match="number of tasks is 16,385"):
+    with pytest.raises(LimitError, match="number of tasks is 32,768"):
         TaskGraph("g", tuple(Task(f"t{i}", "k") for i in range(limits.TASKS_PER_GRAPH + 1)))
     with pytest.raises(LimitError, match="number of edges is 65,537"):
         TaskGraph("g", CHAIN, (Edge("a", "b"),) * (limits.EDGES_PER_GRAPH + 1))

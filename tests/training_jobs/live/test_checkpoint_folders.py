@@ -59,7 +59,7 @@ def test_where_machines_reach_no_folder_in_common_nothing_trains() -> None:
         place = SimpleNamespace(topology=sy.topology(machines), _checkpoints=CheckpointFolders(shared=shared))
         refused = not shared and len(place.topology.machines) > 1
         with pytest.raises(sy.InfeasibleError, match="all machines reach") if refused else nullcontext():
-            Cluster._check_folder(place, submission(graph))  # type: ignore[arg-type]
+            Cluster._check_folder(place, [call.kernel for call in submission(graph).calls], "g")  # type: ignore[arg-type]
 
 
 def test_what_a_process_has_left_behind_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
