@@ -142,8 +142,14 @@ def test_a_folder_that_the_machine_lacks_is_named(on_service: Place, tmp_path: P
     assert ran.returncode == 1 and "there is no folder" in ran.stderr and "--send" in ran.stderr
 
 
+# A shell that runs tests in the background has them ignore interrupts, and so would the process.
+INTERRUPTIBLE = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from symphony.cli import main; main()"
+)
+
+
 def test_an_interrupt_cancels_the_job(on_service: Place, tmp_path: Path) -> None:
-    line = [sys.executable, "-c", "from symphony.cli import main; main()", *sh("echo $$ > pid; exec sleep 3600")]
+    line = [sys.executable, "-c", INTERRUPTIBLE, *sh("echo $$ > pid; exec sleep 3600")]
     running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
     number = int(running.stderr.readline().split()[1].rstrip(";"))

@@ -116,6 +116,7 @@ def test_an_address_where_nobody_is_and_one_that_cannot_be_used_are_refused(monk
 def test_a_ray_of_our_own_stays_on_this_machine_and_ends_with_the_engine(tmp_path: Path) -> None:
     script = """
         import os
+        import time
         from symphony.engines.ray import RayEngine
         from tests.engines.ray.test_machines import beyond_loopback, descendants
 
@@ -123,7 +124,13 @@ def test_a_ray_of_our_own_stays_on_this_machine_and_ends_with_the_engine(tmp_pat
         mine = descendants(os.getpid())
         print(len(mine), beyond_loopback(mine).open, os.environ["RAY_AUTH_MODE"], engine.notes)
         engine.close()
-        print([process for process in mine if os.path.exists(f"/proc/{process}/exe")])
+        left = mine
+        for _ in range(600):  # Ray does not wait for all that it has told to end
+            left = [process for process in left if os.path.exists(f"/proc/{process}/exe")]
+            if not left:
+                break
+            time.sleep(0.1)
+        print(left)
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     environment |= {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HOME": str(tmp_path)}
