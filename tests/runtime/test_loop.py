@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,40 @@ def test_what_starts_twice_in_one_turn_is_sent_to_where_it_started_last(tmp_path
     engine.news = [engine.finished(at.number), engine.finished(other.number), DeviceDown(queued, "for a test")]
     cluster.step()
     assert [work.device for work in engine.sent[2:]] == [other.device]
+    cluster.close(wait=False)
+
+
+@pytest.mark.parametrize("frees", ["before", "after"])
+def test_an_abandoned_job_leaves_though_a_task_of_it_was_ahead_of_the_core(tmp_path: Path, frees: str) -> None:
+    """The task has finished; the core starts it in the turn in which its job is dropped, or never."""
+    engine = ByHand(machine(slots=1))
+    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+
+    def end(number: int) -> None:
+        engine.news.append(replace(engine.finished(number), seconds=1e-4))
+
+    two = sy.graph("two")
+    two.task(after, two.task(soft))
+    cluster.submit(one(soft))
+    cluster.step()
+    end(0)  # so that the kernel is known to be short
+    cluster.step()
+    cluster.submit(one(soft))
+    cluster.step()
+    job = cluster.submit(two)
+    cluster.step()
+    assert [work.number for work in engine.sent] == [0, 1, 2]  # the last one is ahead of the core
+    end(2)
+    cluster.step()
+    assert cluster._loop._early and job.status == "running"
+    if frees == "before":
+        end(1)
+    job.cancel()
+    cluster.step()
+    if frees == "after":
+        end(1)
+        cluster.step()
+    assert not cluster._loop.busy and not cluster._loop._early
     cluster.close(wait=False)
 
 

@@ -384,6 +384,8 @@ class Loop:
             elif job.slot >= 0:  # it has left the core; without a slot, it has not arrived there yet
                 del self._admitted[number]
                 self.scheduler.workload.remove(job.row)
+                tasks = self.scheduler.workload.shapes.tasks  # of an abandoned job: gangs that will never start
+                self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
         self._slot_jobs = jobs
         self._in_slot = {slot: self._admitted[number] for number, slot in slot_of.items()}
 
@@ -689,8 +691,6 @@ class Loop:
         if job in self._backlog:
             self._backlog.remove(job)
         if job.admitted in self._admitted:
-            tasks = self.scheduler.workload.shapes.tasks
-            self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
             self._events.append(SchedulerEvent(happened.DROPPED, job.slot))
         job.end(status)
         for run in job.runs:
