@@ -13,6 +13,7 @@ import pytest
 
 import symphony as sy
 from symphony.estimation.tuning import FILTER_FACTORS, Tuning
+from symphony.problem.topology import Device, DeviceKind, Hop, Resource
 from symphony.runtime.background_load import BELIEF_CACHE_S, MAX_WINDOW_S, UNREAD_LOAD, BackgroundLoad, cpu_seconds
 from tests.runtime.machines import machine
 from tests.runtime.test_machine_monitor import gpus
@@ -176,6 +177,21 @@ def test_run_times_tell_of_a_gpu_on_which_our_kernels_always_run() -> None:
     slowed(here, 1.0, 5)
     assert before < 0.1 and during == pytest.approx(0.9, abs=0.15) and deviation < 0.3
     assert here.load("here/big-0/compute")[0] < 0.15 and "here/big-1/compute" not in here.others.by_row(here.now_s)
+
+
+def test_run_times_tell_which_of_two_processors_others_use() -> None:
+    """The kernel's files have the sum of both."""
+    kinds = (DeviceKind("socket", "cpu", slots=2),)
+    rows = tuple(Resource(f"{side}/compute", "compute", 2, "here") for side in ("left", "right"))
+    devices = [
+        Device(side, "socket", "here", "rack", side, side, (Hop(f"{side}/compute"),)) for side in ("left", "right")
+    ]
+    here = Machine(sy.Topology("two sockets", kinds, rows, tuple(devices)))
+    for _ in range(20):
+        here.others.ran(0, 2.0, 0.05, 0.1, {0: 1.0})
+        here.others.ran(1, 1.0, 0.05, 0.1, {1: 1.0})
+        here.window(busy(4.0), ours=2.0)
+    assert here.load("left/compute")[0] == pytest.approx(1.0, abs=0.15) and here.load("right/compute")[0] < 0.15
 
 
 def test_run_times_of_a_kernel_that_is_hardly_known_tell_little() -> None:

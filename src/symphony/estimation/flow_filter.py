@@ -117,14 +117,16 @@ def update(
     seen: Readings,
     runs: RunTimes | None = None,
     windows: Array = 1.0,
+    counts: Array | None = None,
 ) -> FlowBelief:
     """The belief after one more window. `event` f[..., E, F]: load of each row at level 1 of each flow.
 
-    `windows` f[...]: how many windows have passed since the one before.
+    `windows` f[...]: how many windows have passed since the one before. `counts`: what a reading counts at level 1 of
+    each flow, if it is not the load of one row.
     """
     read = seen.read & (xp.abs(seen.rate) < MAX_RATE)  # False for NaN
     seen = seen._replace(read=read, rate=xp.where(read, seen.rate, 0.0))
-    counted = xp.where(read[..., None], event, 0.0)
+    counted = xp.where(read[..., None], event if counts is None else counts, 0.0)
     belief = forget(xp, p, belief, xp.asarray(windows)[..., None] * ~((counted > 0).any(-2)))
     drift = (p.drift * belief.mean) ** 2
     before = FlowBelief(belief.mean, belief.cov + drift[..., None] * xp.eye(drift.shape[-1]))

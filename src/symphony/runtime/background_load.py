@@ -144,12 +144,17 @@ class BackgroundLoad:
             rate, ours, read = np.zeros(event.shape[:2]), np.zeros(event.shape[:2]), np.zeros(event.shape[:2], bool)
             where = np.searchsorted(groups, self._group[at]), self._slot[at]
             rate[where], ours[where], read[where] = np.maximum(total, own), own, True
+            counts = event.copy()
+            for group in np.unique(where[0][cpu]):  # its processors are counted all together
+                slots = where[1][cpu & (where[0] == group)]
+                counts[group, slots[0]] = event[group, slots].mean(axis=0)
+                read[group, slots[1:]] = False
             seen = Readings(rate, ours, np.full_like(rate, UNSEEN), read)
             before = FlowBelief(self._belief.mean[groups], self._belief.cov[groups])
             times = self._run_times(groups, runs) if runs else None
             passed = np.where(np.isfinite(self._ended_s[groups]), ended_s - self._ended_s[groups], 0.0)
             after = flow_filter.update(
-                np, event, self._parameters, before, seen, times, np.maximum(passed, 0.0) / WINDOW_S
+                np, event, self._parameters, before, seen, times, np.maximum(passed, 0.0) / WINDOW_S, counts
             )
             mean, cov = (part.copy() for part in self._belief)
             mean[groups], cov[groups] = after
