@@ -244,7 +244,8 @@ def test_a_device_whose_process_never_comes_up_again_goes_down(
         assert time.monotonic() < deadline
         events += driver.engine.poll(0.1)
     assert [type(event) for event in events] == [Failed, Stopped, DeviceDown]
-    assert events[-1].device == 1 and "3 times in a row" in events[-1].why
+    # A start that met the end of the old fork server counts as well.
+    assert events[-1].device == 1 and re.search("ended [34] times in a row before", events[-1].why)
     third = driver.work(os.getpid, device=1)
     assert driver.run(third) == [Stopped(third.number)]
     assert isinstance(driver.run(driver.work(os.getpid))[0], Finished)  # the others go on
