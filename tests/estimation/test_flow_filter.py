@@ -150,7 +150,8 @@ def test_our_own_load_is_not_taken_for_others() -> None:
 
 
 def runs(slow: float, own: float = 1.0) -> RunTimes:
-    return RunTimes(np.array([slow]), np.ones(1), np.array([[own]]), np.zeros((1, 1), int), np.ones((1, 1), bool))
+    length, row, uses = np.ones(1), np.zeros((1, 1), int), np.ones((1, 1), bool)
+    return RunTimes(np.array([slow]), np.zeros(1), length, np.array([[own]]), row, uses)
 
 
 def test_a_slow_run_is_evidence_where_nothing_is_counted() -> None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import symphony as sy
 from symphony.engines.engine import Work
 from symphony.runtime.cluster import Cluster
@@ -86,4 +88,42 @@ def test_who_counts_traffic_is_told_of_runs_that_have_ended_and_of_those_that_ha
     assert (ended.kernel, ended.began_s, ended.ended_s) == (alone.key, 10.0, 11.0)
     assert running.kernel == alone.key and math.isinf(running.ended_s)
     assert len(cluster._loop.observer.runs_since(11.5)) == 1
+    cluster.close(wait=False)
+
+
+@sy.kernel(device="accelerator")
+def on_gpu(*_):
+    return None
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_slow_run_is_charged_to_others_if_they_are_seen_and_else_to_the_kernel(tmp_path: Path, others: bool) -> None:
+    """Two kernels in turn: if others have come, both are slow; if one of them has become slower, the other is not."""
+    engine = ByHand(machine(others=1))
+    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+    background, now_s = cluster._loop.observer.background, 1000.0
+
+    @sy.kernel(device="accelerator")
+    def second(*_):
+        return None
+
+    for number in range(160):
+        graph = sy.graph("one")
+        graph.task(on_gpu if number % 2 else second)
+        cluster.submit(graph)
+        cluster.step()
+        slow = 2.0 if number >= 40 and (others or number % 2) else 1.0
+        seconds = 0.2 * slow * (1.01 if number % 3 else 0.99)
+        engine.news = [replace(engine.finished(number), began_s=now_s, seconds=seconds)]
+        cluster.step()
+        now_s += seconds
+        background.window("", now_s - 0.1, now_s, {"stat.user_us": 0.0, "stat.nice_us": 0.0, "stat.system_us": 0.0})
+    cluster.step()
+    alone_s = cluster.profiles.timing(on_gpu.key, "big").seconds(0.0)
+    load = float(background.believed(now_s)[0][2])
+    if others:
+        assert 0.19 < alone_s < 0.26 and load > 0.5
+    else:
+        assert 0.35 < alone_s < 0.41 and load < 0.1
+        assert cluster.profiles.timing(second.key, "big").seconds(0.0) == pytest.approx(0.2, rel=0.05)
     cluster.close(wait=False)

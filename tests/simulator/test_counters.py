@@ -21,7 +21,9 @@ def arrays(**changes: object) -> ScenarioArrays:
     """A scenario with tenants whose rows are all counted, unless `changes` say otherwise."""
     scenario = cheap_scenario()
     settings: dict = {"burst": 0.0, "counters": None, "uncounted": (), "window_s": 1.0} | changes
-    return jax.device_put(scenario_arrays(replace(scenario, disturbances=replace(CALM, **settings))))
+    return jax.device_put(
+        scenario_arrays(replace(scenario, disturbances=replace(CALM, **{"belief": "joint", **settings})))
+    )
 
 
 BURSTY = {"burst": 4.0, "counters": 1}  # the two links of machine b take turns: readings of them err by 80%
@@ -190,7 +192,9 @@ def test_all_policies_meet_the_same_errors() -> None:
     np.testing.assert_array_equal(once.raw, again.raw)
     other = replace(cheap_scenario(), seed=7)
     there = jax.device_put(
-        scenario_arrays(replace(other, disturbances=replace(CALM, window_s=1.0, uncounted=(), **BURSTY)))
+        scenario_arrays(
+            replace(other, disturbances=replace(CALM, belief="joint", window_s=1.0, uncounted=(), **BURSTY))
+        )
     )
     assert (np.asarray(run(there, STEADY[:5], OWN[:5])[-1].raw)[LINKS] != np.asarray(once.raw)[LINKS]).all()
 

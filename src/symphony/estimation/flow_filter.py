@@ -65,13 +65,14 @@ class Readings(NamedTuple):
 
 
 class RunTimes(NamedTuple):
-    """RunTimes of ours that ended in the window, one for each of M devices: their times are readings, too.
+    """Runs of ours that ended in the window, one for each of M devices: their times are readings, too.
 
     A run takes max(1, load) times as long as in isolation, with the load of the busiest row that it uses. H: rows that
     work on a device may use.
     """
 
     slow: Array  # f[..., M]: time over isolated time; 0 = no run
+    error: Array  # f[..., M]: of that, relative to it, for the doubt about the isolated time
     windows: Array  # f[..., M]: its length, in windows
     own: Array  # f[..., M, H]: our own load of those rows, its own included
     row: Array  # i32[..., M, H]: index of the row's event
@@ -109,13 +110,24 @@ def row_loads(xp: ModuleType, event: Array, belief: FlowBelief) -> tuple[Array, 
 
 
 def update(
-    xp: ModuleType, event: Array, p: FlowParameters, belief: FlowBelief, seen: Readings, runs: RunTimes | None = None
+    xp: ModuleType,
+    event: Array,
+    p: FlowParameters,
+    belief: FlowBelief,
+    seen: Readings,
+    runs: RunTimes | None = None,
+    windows: Array = 1.0,
+    counts: Array | None = None,
 ) -> FlowBelief:
-    """The belief after one more window. `event` f[..., E, F]: load of each row at level 1 of each flow."""
+    """The belief after one more window. `event` f[..., E, F]: load of each row at level 1 of each flow.
+
+    `windows` f[...]: how many windows have passed since the one before. `counts`: what a reading counts at level 1 of
+    each flow, if it is not the load of one row.
+    """
     read = seen.read & (xp.abs(seen.rate) < MAX_RATE)  # False for NaN
     seen = seen._replace(read=read, rate=xp.where(read, seen.rate, 0.0))
-    counted = xp.where(read[..., None], event, 0.0)
-    belief = forget(xp, p, belief, 1.0 * ~((counted > 0).any(-2)))
+    counted = xp.where(read[..., None], event if counts is None else counts, 0.0)
+    belief = forget(xp, p, belief, xp.asarray(windows)[..., None] * ~((counted > 0).any(-2)))
     drift = (p.drift * belief.mean) ** 2
     before = FlowBelief(belief.mean, belief.cov + drift[..., None] * xp.eye(drift.shape[-1]))
 
@@ -203,7 +215,7 @@ def _with_tails(xp: ModuleType, p: FlowParameters, noise: Array, off: Array) -> 
 
 
 def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array, runs: RunTimes) -> _Evidence:
-    """RunTimes as readings of the row that is their bottleneck at these levels.
+    """Run times as readings of the row that is their bottleneck at these levels.
 
     A run at full speed only says that the load was not above 1: it is a reading if more was expected.
     """
@@ -216,9 +228,10 @@ def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array
     busiest, own, row = (xp.take_along_axis(x, hop, axis=-1)[..., 0] for x in (expected, own, row))
     counted = xp.take_along_axis(xp.broadcast_to(event, (*shape[:-2], *event.shape[-2:])), row[..., None], axis=-2)
     ended = uses.any(-1) & (runs.slow > 0)
-    slowed = runs.slow > 1 + 2 * p.run_error
+    error = xp.sqrt(p.run_error**2 + runs.error**2)
+    slowed = runs.slow > 1 + 2 * error
     says = ended & (slowed | (busiest > 1))
-    noise = (p.run_error * runs.slow) ** 2 * xp.maximum(runs.windows, 1.0) + (p.own_error * own) ** 2 + p.floor**2
+    noise = (error * runs.slow) ** 2 * xp.maximum(runs.windows, 1.0) + (p.own_error * own) ** 2 + p.floor**2
     others = xp.where(slowed, runs.slow, 1.0) - own
     noise, tails = _with_tails(xp, p, noise, xp.where(says, others - _apply(counted, levels), 0.0))
     return _Evidence(

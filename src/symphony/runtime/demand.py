@@ -99,6 +99,13 @@ class Load:
     def __bool__(self) -> bool:
         return bool(np.any(self.part))
 
+    def plus(self, mean: float, std: float) -> Load:
+        """With others beside it, all the time, who ask for so much."""
+        if not mean:
+            return self
+        part = np.asarray(self.part)
+        return Load(1.0, part * self.same, part * self.mean + mean, np.hypot(part * self.std, std))
+
     @cached_property
     def slows(self) -> tuple[np.ndarray, np.ndarray]:
         """Logarithm of the factor by which it slows a kernel of each share; its variance, by doubt of the others."""

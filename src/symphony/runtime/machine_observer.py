@@ -79,7 +79,7 @@ class MachineObserver:
         )
         counter = MemoryCounter(topology, counted, traffic.window) if counted else None
         self.monitor = MachineMonitor(topology, None if is_local else [], self.background.window, counter)
-        self._learner = RunLearner(topology, scheduler, self.monitor, occupancy.running)
+        self._learner = RunLearner(topology, scheduler, self.monitor, self.background, occupancy.running)
         self.set_busy, self.learn = self.monitor.set_busy, self._learner.learn
         self.close = self.monitor.close
 

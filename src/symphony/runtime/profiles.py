@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from symphony.problem.errors import DataError, SymphonyWarning
 from symphony.problem.units import show
-from symphony.runtime.demand import MIN_RUN_S, SHARE_LEVELS, Demand, PastRun, load_of
+from symphony.runtime.demand import MIN_RUN_S, SHARE_LEVELS, Demand, Load, PastRun, load_of
 from symphony.runtime.timing import Timing
 
 PROFILES_FORMAT = "symphony.profiles/1"
@@ -101,6 +101,17 @@ class ProfileRow:
         )
 
 
+class Slowness(NamedTuple):
+    """What is believed of the effect on a run of others, who are not ours."""
+
+    log: float = 0.0  # logarithm of the factor on its time …
+    std: float = 0.0  # … and its deviation
+    memory: tuple[float, float] = (0.0, 0.0)  # what they ask of the memory, as a share of the bandwidth; deviation
+
+
+NO_SLOWNESS = Slowness()
+
+
 class Profiles(Mapping[KernelOnDevice, Timing]):
     """Profiles of all kernels, as a mapping to their timings. Saved in `path`; None = in memory only.
 
@@ -177,6 +188,10 @@ class Profiles(Mapping[KernelOnDevice, Timing]):
         demand = self._demands.setdefault((kernel, device), Demand())
         demand.counted, demand.least = (share, precision), least
 
+    def load_beside(self, ran: PastRun, company: Sequence[tuple[PastRun, float]]) -> Load:
+        """What runs beside one asked of the memory, each with the share of its time, as far as that is known."""
+        return load_of(ran, company, self._demands)
+
     def seen(self, kernel: str, device: str) -> Mapping[str, FigureStatistics]:
         """Machine figures while a kernel ran on a device kind, by name."""
         return self._seen.get((kernel, device), {})
@@ -190,12 +205,14 @@ class Profiles(Mapping[KernelOnDevice, Timing]):
         busy_s: float = math.nan,
         cold: bool = False,
         company: Sequence[tuple[PastRun, float]] = (),
+        others: Slowness = NO_SLOWNESS,
         seen: Mapping[str, float] | None = None,
     ) -> None:
         """Learn from one run.
 
         `size`: bytes of its inputs. `busy_s`: its CPU time, NaN = unknown. `cold`: the first run of the kernel in its
-        process. `company`: runs beside it, each with the share of its time. `seen`: machine figures.
+        process. `company`: runs beside it, each with the share of its time. `others`: what those who are not ours did
+        to it. `seen`: machine figures.
         """
         key, timing = (ran.kernel, ran.kind), self.timing(ran.kernel, ran.kind)
         for name, value in (seen or {}).items():
@@ -204,10 +221,11 @@ class Profiles(Mapping[KernelOnDevice, Timing]):
             timing.learn(size, seconds, shared=bool(company), cold=cold)
             return
         demand = self._demands.get(key) or self._demands.setdefault(key, Demand())  # `counted` may add it meanwhile
-        load = load_of(ran, company, self._demands)
+        load = self.load_beside(ran, company)
         longer, unsure = demand.slower(load)
+        longer, unsure = longer + others.log, math.hypot(unsure, others.std)
         timing.learn(size, seconds / math.exp(longer), shared=unsure > timing.noise_std)
-        demand.learn(size, seconds if math.isnan(busy_s) else max(busy_s, MIN_RUN_S), load)
+        demand.learn(size, seconds if math.isnan(busy_s) else max(busy_s, MIN_RUN_S), load.plus(*others.memory))
 
     def doubt(self, kernel: str, device: str, digest: str) -> None:
         """Make the profile less certain if it was learned from code with another digest.

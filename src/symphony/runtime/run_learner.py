@@ -3,24 +3,34 @@
 Learning from a run beside fifteen others takes as long as some decisions. So it is deferred until all work that the
 finished run made possible has been dispatched. Only the first runs of a kernel are learned from before the next turn.
 Of short kernels that are well known, a sample of the runs is learned from.
+
+A run that took longer than it should is a reading of the rows that it uses (`background_load.py`). Either others have
+come, or the kernel has become slower: the filter decides which, so slow runs are learned from when it has weighed them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from symphony.engines.engine import Finished
 from symphony.problem.topology import Topology
+from symphony.runtime.background_load import BackgroundLoad
 from symphony.runtime.demand import MIN_RUN_S, CoRunners, PastRun
 from symphony.runtime.jobs import TaskRun, size_of
 from symphony.runtime.machine_monitor import MachineMonitor
+from symphony.runtime.profiles import NO_SLOWNESS, Slowness
 from symphony.runtime.scheduler import Scheduler
 
 RUNS_BEFORE_REFRESH = 3  # warm runs of a kernel on a device kind that are learned from at once
 # Of runs shorter than `MIN_RUN_S`, after so many warm ones, one in this time is learned from: that takes 50 µs.
 WELL_KNOWN_RUNS, SAMPLE_INTERVAL_S = 64, 4e-3
+MAX_SLOW_RUNS = 256  # that wait
+READING_INTERVAL_S = 0.02  # of runs of a device at their usual speed, one in this time is a reading
+MIN_OTHERS = 0.1  # load by others from which it counts
 
 
 @dataclass(frozen=True)
@@ -41,13 +51,17 @@ class RunLearner:
         topology: Topology,
         scheduler: Scheduler,
         monitor: MachineMonitor,
+        background: BackgroundLoad,
         running: Callable[[], Iterable[PastRun]],
     ) -> None:
         self._scheduler, self._monitor, self._running = scheduler, monitor, running
+        self._background, self._usage = background, RowUsage(topology)
         self._kinds = [device.kind for device in topology.devices]
         self._is_cpu = [topology.kind_of[kind].type == "cpu" for kind in self._kinds]
         self._company = CoRunners(topology)
         self._deferred: list[_FinishedRun] = []
+        self._read_s: dict[int, float] = {}  # end of the last run that was a reading, by device
+        self._slow: list[tuple[int, _FinishedRun]] = []  # runs that were slow, and what was weighed before them
         self._sampled_s: dict[
             tuple[str, str], float
         ] = {}  # end of the last run learned from, by kernel and device kind
@@ -79,9 +93,80 @@ class RunLearner:
     def learn(self) -> None:
         """Learn from all runs that were deferred."""
         deferred, self._deferred = self._deferred, []
-        running = list(self._running()) if deferred else []
+        running = list(self._running()) if deferred or self._slow else []
+        slow, self._slow = self._slow, []
+        for weighed, finished in slow:
+            if self._background.weighed[finished.ran.device] > weighed or len(self._slow) > MAX_SLOW_RUNS:
+                self._learn(finished, running)
+            else:
+                self._slow.append((weighed, finished))
         for finished in deferred:
-            self._learn(finished, running)
+            if self._is_slow(finished, running):
+                self._slow.append((self._background.weighed[finished.ran.device], finished))
+            else:
+                self._learn(finished, running)
+
+    def _is_slow(self, finished: _FinishedRun, running: Sequence[PastRun]) -> bool:
+        """Whether a run took longer than it should, and rows that it uses may be the cause.
+
+        On a CPU, time for which the processor worked is lost in memory, other time waiting for the processor.
+        """
+        run, ran, event = finished.run, finished.ran, finished.event
+        timing = self._scheduler.workload.profiles.timing(ran.kernel, ran.kind)
+        if event.cold or event.seconds < MIN_RUN_S or timing.warm < RUNS_BEFORE_REFRESH:
+            return False
+        size = size_of(run)
+        alone_s, error = timing.seconds(size), timing.spread(size)
+        slow, worked = event.seconds / alone_s, finished.busy_s / alone_s
+        is_slow = slow > 1 + 2 * error
+        if not is_slow and ran.ended_s - self._read_s.get(ran.device, -math.inf) < READING_INTERVAL_S:
+            return False
+        self._read_s[ran.device] = ran.ended_s
+        own = self._own_loads(finished, running)
+        memory = self._usage.row(ran.device, "memory")
+        if worked > 1 + 2 * error:
+            slow, own = worked, {row: load for row, load in own.items() if row == memory}
+        elif not math.isnan(worked):
+            own = {row: load for row, load in own.items() if row != memory}
+        self._background.ran(ran.device, slow, error, event.seconds, own)
+        return is_slow and bool(own) and self._background.reads
+
+    def _own_loads(self, finished: _FinishedRun, running: Sequence[PastRun]) -> dict[int, float]:
+        """Load that our runs put on the rows that a run uses, by row, as shares of the capacity.
+
+        Empty where the part of each of several runs is not known.
+        """
+        ran, company = finished.ran, self._company.of(finished.ran, running)
+        demand = self._scheduler.workload.demand(finished.run.kernel, ran.kind)
+        if not self._is_cpu[ran.device]:
+            return self._usage.alone(ran.device, demand) if self._company.alone(ran, running) else {}
+        profiles = self._scheduler.workload.profiles
+        beside = sum(part for one, part in company if one.device == ran.device)
+        own = {"compute": (demand["compute"] + beside) / self._usage.capacity(ran.device, "compute")}
+        if demand.get("memory"):
+            share, load = profiles.demand(ran.kernel, ran.kind).share, profiles.load_beside(ran, company)
+            own["memory"] = share + float(np.mean(load.part * (share * np.asarray(load.same) + load.mean)))
+        return self._usage.rows(ran.device, own)
+
+    def _others(self, finished: _FinishedRun, running: Sequence[PastRun]) -> Slowness:
+        """What others did to a run, as far as they are believed to be there."""
+        mean, std = self._background.believed(finished.ran.ended_s)
+        busy = mean > MIN_OTHERS
+        if finished.event.cold or not busy.any():
+            return NO_SLOWNESS
+        own = self._own_loads(finished, running)
+        if not own:
+            return NO_SLOWNESS
+        others = {row: (float(mean[row]), float(std[row])) for row in own if busy[row]}
+        alone = max(1.0, *own.values())
+        row = max(own, key=lambda row: own[row] + others.get(row, (0.0, 0.0))[0])
+        both = max(alone, own[row] + others.get(row, (0.0, 0.0))[0])
+        memory = self._usage.row(finished.ran.device, "memory") if self._is_cpu[finished.ran.device] else None
+        return Slowness(
+            math.log(both / alone),
+            others[row][1] / both if both > alone else 0.0,
+            others.get(memory, (0.0, 0.0)) if memory is not None else (0.0, 0.0),
+        )
 
     def _learn(self, finished: _FinishedRun, running: Sequence[PastRun]) -> None:
         run, ran, event, workload = finished.run, finished.ran, finished.event, self._scheduler.workload
@@ -93,8 +178,36 @@ class RunLearner:
             busy_s=finished.busy_s,
             cold=event.cold,
             company=self._company.of(ran, running),
+            others=self._others(finished, running),
             seen=self._monitor.during(ran.device, ran.began_s, ran.ended_s, alone),
         )
         if not event.cold:
             workload.profiles.timing(ran.kernel, ran.kind).learn_around(finished.held_s, ahead=finished.ahead)
         workload.refresh(run.kernel)
+
+
+class RowUsage:
+    """Rows on the routes of devices, by kind."""
+
+    def __init__(self, topology: Topology) -> None:
+        index = {row.name: number for number, row in enumerate(topology.resources)}
+        self._capacity = [row.capacity for row in topology.resources]
+        self._rows = [
+            {topology.resources[at].kind: at for at in (index[hop.resource] for hop in device.route)}
+            for device in topology.devices
+        ]
+
+    def row(self, device: int, kind: str) -> int | None:
+        return self._rows[device].get(kind)
+
+    def capacity(self, device: int, kind: str) -> float:
+        return self._capacity[self._rows[device][kind]]
+
+    def rows(self, device: int, loads: Mapping[str, float]) -> dict[int, float]:
+        """Loads by row, of loads by kind."""
+        return {self._rows[device][kind]: load for kind, load in loads.items() if kind in self._rows[device]}
+
+    def alone(self, device: int, demand: Mapping[str, float]) -> dict[int, float]:
+        """Load by one worker with this demand, by row, as a share of the capacity."""
+        found = self.rows(device, demand)
+        return {row: amount / self._capacity[row] for row, amount in found.items() if amount}

@@ -108,6 +108,7 @@ def _runs(t: TopologyArrays, past: EndedWindow) -> RunTimes:
     used = take(past.run_uses & (slot >= 0), device) & there
     return RunTimes(
         slow=jnp.where(device >= 0, take(past.run_slow, device), 0.0),
+        error=jnp.zeros(device.shape),  # isolated times are known
         windows=take(past.run_windows, device),
         own=take(past.own, take(t.route_row, device)),
         row=jnp.maximum(take(slot, device), 0),

@@ -70,6 +70,7 @@ def scenario_of(observation: Observation, factors: Float[Array, " factors"]) -> 
         offer=jnp.asarray(False),
         job_slots=o.core.job.shape[0],
         late=0,
+        reads=False,
     )
 
 

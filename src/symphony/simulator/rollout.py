@@ -283,6 +283,8 @@ def decision_key(key: Array, number: IntScalar) -> Array:
 
 def _read(world: World, s: ScenarioArrays, when: Array, tuning: Tuning | None) -> tuple[World, None]:
     """Update the belief after a counter window."""
+    if not s.reads:  # without the filter, programs are far smaller
+        return world, None
     core = world.core
     runs = world.run_slow, world.run_s / s.window, world.run_uses
     window = EndedWindow(core.windows - 1, core.reading, core.own_reading, *runs)

@@ -75,7 +75,7 @@ class Disturbances:
 # none: what is typical; raw: the last readings; rows: a filter for each row; joint: one filter over the flows of a
 # machine; exact: the true loads.
 BELIEFS = ("none", "raw", "rows", "joint", "exact")
-CALM = Disturbances(background=0.0, work_noise=0.0, burst=0.0)
+CALM = Disturbances(background=0.0, work_noise=0.0, burst=0.0, belief="exact")
 MIN_PHASE_S = 1e-6
 READING_ERRORS = 1021  # drawn beforehand; a prime, so that windows and rows use them in ever new order
 ERROR_DEGREES_OF_FREEDOM = 4  # of Student's t: errors of readings have heavier tails than a normal distribution
@@ -361,6 +361,7 @@ class ScenarioArrays(eqx.Module):
     job_slots: int = eqx.field(static=True)
     late: int = eqx.field(static=True)  # maximal delay of readings in the batch, in windows
     joint: bool = eqx.field(static=True, default=True)  # the filter is over flows; False: one for each row
+    reads: bool = eqx.field(static=True, default=True)  # what is read changes what policies see
     truth: SpeedArrays | None = None
     believed: BeliefArrays | None = None
 
@@ -413,6 +414,7 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         job_slots=s.job_slots,
         late=d.counter_delay,
         joint=d.belief != "rows",
+        reads=d.belief not in ("none", "exact"),
         truth=None if s.truth is None else speed_arrays(s.truth, s.topology, s.workload),
         believed=None if s.believed is None else belief_arrays(s.believed, s.topology, s.workload),
     )
