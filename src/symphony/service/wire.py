@@ -252,6 +252,7 @@ class RunView(BaseModel):
     cold: bool = False
     trial: bool = False
     ended: Text = ""  # "" = under way, "done", or the reason of a failure
+    bytes: int = 0  # of its value; 0 = none, or unknown
     began_step: int | None = None  # of a training job: the step from which it resumed; None: not reported yet
     step: int = 0  # steps done
     saved_step: int = 0  # steps in the last checkpoint
