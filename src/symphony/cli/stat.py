@@ -20,7 +20,7 @@ from symphony.problem.errors import InputError
 from symphony.telemetry import StatRequest, StatTarget, count, new_plots, split_names, stat_model, tree
 from symphony.telemetry import replay as replay_log
 
-INTERRUPTED = 128 + signal.SIGINT
+EXIT_BY_INTERRUPT = 128 + signal.SIGINT
 SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 
 
@@ -151,7 +151,7 @@ def stat(
             replay_log(model, request, replay, outputs)
         for _ in range(0 if replay else repeat):
             status = max(status, count(model, request, target, outputs))
-            if status == INTERRUPTED:
+            if status == EXIT_BY_INTERRUPT:
                 break
         outputs.print_means()
         if plot and plots is not None:

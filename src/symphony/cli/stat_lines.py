@@ -15,7 +15,7 @@ from symphony.problem import units
 from symphony.telemetry import MACHINE_PLACE, Problem, Span, StatRow, Verdict, largest
 
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
-CLOCKS = ("task-clock", "cpu-clock")
+CPU_CLOCKS = ("task-clock", "cpu-clock")
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 # By the beginning of a place's name: its name in the legend, and a remark that its counts are not the command's alone.
 WHOLE_PLACES = {
@@ -267,7 +267,7 @@ def _rate(row: StatRow, seconds: float) -> str:
     rate = row.per_second(seconds)
     if not math.isfinite(rate) or not rate:
         return ""
-    if row.unit == "msec" and row.name in CLOCKS:
+    if row.unit == "msec" and row.name in CPU_CLOCKS:
         return f"{rate / 1e3:.2f} CPUs"
     if row.unit == "bytes":
         return units.show(rate, "bytes/s")
