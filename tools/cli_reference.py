@@ -58,7 +58,7 @@ def commands() -> dict[str, Any]:
         if getattr(command, "commands", None):
             for child, inner in command.commands.items():
                 yield from leaves(f"{name} {child}", inner)
-        else:
+        elif not command.hidden:
             yield name, command
 
     return {name: command for top in cli.COMMANDS for name, command in leaves(top, cli.load(top))}

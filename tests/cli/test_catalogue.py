@@ -60,8 +60,11 @@ def test_add_notes_a_cpu_without_a_listing(tree: str, monkeypatch: pytest.Monkey
     assert "none of them is for this machine's CPU (SomeVendor-1-2-3)" in run("add", tree).stdout
 
 
-def test_add_needs_something() -> None:
-    with pytest.raises(InputError, match="nothing to add"):
+def test_add_takes_what_is_installed(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("symphony.cli.catalogue.installed_source", lambda: Path(tree))
+    assert "added 4 catalogues" in run("install").stdout
+    monkeypatch.setattr("symphony.cli.catalogue.installed_source", lambda: None)
+    with pytest.raises(InputError, match="no kernel source in /usr/src"):
         run("add")
 
 

@@ -23,6 +23,9 @@ import symphony as sy
 def double(x):
     if x == "bad":
         raise LookupError("no such thing")
+    if x == "sleep":
+        import time
+        time.sleep(3600)
     return 2 * x
 
 def graph(x=21):
@@ -66,6 +69,15 @@ def test_a_graph_is_submitted_and_looked_at(folder: Path) -> None:
     assert json.loads(symphony_here("trace", number, "--json", folder=folder).stdout)["traceEvents"]
     assert "no file is named" in symphony_here("trace", number, folder=folder).stderr
     assert json.loads(symphony_here("cancel", number, "--json", folder=folder).stdout)["status"] == "done"
+
+
+def test_a_job_ends_at_its_time_limit(folder: Path) -> None:
+    late = symphony_here("submit", "graph.py", "--wait", "-a", "x=sleep", "--time", "0.2s", folder=folder)
+    assert late.returncode and "job" in late.stderr and "still running after 200 ms, its time limit" in late.stderr
+    last = json.loads(symphony_here("jobs", "--json", "-n", "1", folder=folder).stdout)[0]
+    assert last["status"] == "failed" and last["time_limit_s"] == 0.2
+    wrong = symphony_here("submit", "graph.py", "--time", "soon", folder=folder)
+    assert wrong.returncode == 2 and "--time: 'soon' is not a quantity" in wrong.stderr
 
 
 def test_queues_and_priorities_are_listed_where_there_are_any(folder: Path, here: Place) -> None:

@@ -57,6 +57,24 @@ def test_an_array_runs_once_for_each_index(alone: None, tmp_path: Path) -> None:
     assert sorted(ran.stdout.split()) == ["0", "2", "4", "5"] and ran.returncode == 5
 
 
+FLAKY = "echo x >> tried; test $(wc -l < tried) -ge 3 || exit 75"
+
+
+def test_a_program_is_tried_again_after_exit_statuses_that_ask_for_it(alone: None, tmp_path: Path) -> None:
+    ran = symphony(*sh(FLAKY, "--retry-on-exit", "70-79", "--retry-delay", "10 ms"), folder=tmp_path)
+    assert (ran.returncode, ran.stderr.splitlines()) == (0, [f"sh: exit status 75; retry {k} of 2" for k in (1, 2)])
+    other = symphony(*sh("echo x >> once; exit 74", "--retry-on-exit", "75"), folder=tmp_path)
+    assert other.returncode == 74 and (tmp_path / "once").read_text() == "x\n"
+
+
+def test_a_service_tries_again_too(on_service: Place, tmp_path: Path) -> None:
+    ran = symphony_here(*sh(FLAKY, "--retry-on-exit", "75", "--retries", "1"), folder=tmp_path)
+    assert ran.returncode == 75 and (tmp_path / "tried").read_text() == "x\n" * 2
+    number = ran.stderr.split()[1].rstrip(";")
+    logs = symphony_here("logs", number, folder=tmp_path).stdout
+    assert "raised ExitStatus75" in logs and "it is retried" in logs
+
+
 def test_exit_statuses_are_those_of_a_shell(alone: None, tmp_path: Path) -> None:
     late = symphony("run", "--time", "200 ms", "--", "sleep", "60", folder=tmp_path)
     assert late.returncode == 124 and "sleep: it ran for more than 0.2 s" in late.stderr

@@ -45,6 +45,9 @@ KEYS = [
     "unit",
     "counted",
     "derived",
+    "rate",
+    "runs",
+    "over_runs",
     "missing",
 ]
 Json = list[dict[str, Any]]
@@ -135,12 +138,37 @@ def test_groups_fit_the_counters_and_are_counted_twice(perf: Callable[[], list[s
 def test_the_table(perf: Callable[[], list[str]]) -> None:
     said = run("-e", "top.back,{page-faults,task-clock}", "-M", "front", "--", "true").stderr
     assert " Counts of 'true' (x86/demo, 60 windows):" in said
-    assert re.search(r"^ +[\d,]{9,} ± \d\.\d\d% +top\.back +\(\d\d\.\d%\)$", said, re.MULTILINE)
-    assert re.search(r"^ +180 +page-faults$", said, re.MULTILINE)
-    assert re.search(r"^ +6,000\.00 +msec +task-clock$", said, re.MULTILINE)
+    assert re.search(r"^ +[\d,]{9,} ± \d\.\d\d% +top\.back +[\d.]+ G/s +\(\d\d\.\d%\)$", said, re.MULTILINE)
+    assert re.search(r"^ +180 +page-faults +[\d.]+ k?/s$", said, re.MULTILINE)
+    assert re.search(r"^ +6,000\.00 +msec +task-clock +[\d.]+ CPUs$", said, re.MULTILINE)
     assert re.search(r"^ +\d\d\.\d+ ± \d\.\d+ +% +front$", said, re.MULTILINE)
     assert re.search(r"^ +\d+\.\d{6} +seconds elapsed$", said, re.MULTILINE)  # of the command, not of made-up windows
     assert "\x1b" not in said
+
+
+def test_a_command_is_repeated_and_means_have_two_errors(perf: Callable[[], list[str]], tmp_path: Path) -> None:
+    script = ["--", "sh", "-c", "echo x >> ran; exit $(($(wc -l < ran) == 2))"]
+    result = run("-r", "3", "-j", "-e", "top.back,page-faults", *script)
+    assert (tmp_path / "ran").read_text() == "x\n" * 3 and result.exit_code == 1
+    back, faults = counts(result.stderr)
+    assert (back["runs"], faults["runs"], faults["value"], faults["over_runs"]) == (3, 3, 180, 0)
+    assert back["lower"] <= truth("top.back") <= back["upper"] and back["over_runs"] is not None
+    once = counts(run("-j", "-e", "page-faults", "--", "true").stderr)[0]
+    assert (
+        once["runs"] == 1 and once["over_runs"] is None and once["rate"] > once["value"]
+    )  # in much less than a second
+    table = run("-r", "2", "-e", "page-faults", "--", "true").stderr
+    assert "60 windows), 2 runs:" in table and table.count("Counts of") == 1
+    assert re.search(r"seconds elapsed   ± .*% over runs$", table, re.MULTILINE)
+
+
+def test_levels_of_the_top_down_method(perf: Callable[[], list[str]]) -> None:
+    table = run("--level", "2", "--", "true").stderr
+    assert re.search(r"%       front$", table, re.MULTILINE) and re.search(r"%         late$", table, re.MULTILINE)
+    shares = {one["name"]: one["value"] for one in counts(run("-j", "--level", "2", "--", "true").stderr)}
+    assert list(shares) == ["front", "late", "narrow", "bad", "back", "retiring"]
+    best = max(("front", "bad", "back", "retiring"), key=lambda name: shares[name])
+    assert f"largest   {best} " in table
 
 
 def test_intervals(perf: Callable[[], list[str]]) -> None:
@@ -460,13 +488,15 @@ def test_one_window_is_nothing_to_serve(log: Path) -> None:
     ("arguments", "message", "hint"),
     [
         (["-e", "top.bak", "--", "true"], "x86/demo has no event top.bak", "did you mean top.back"),
-        (["-M", "topdownL2", "--", "true"], "has no metric topdownL2", "did you mean topdownl1"),
+        (["-M", "topdownL3", "--", "true"], "has no metric topdownL3", "did you mean topdownl2"),
         ([], "nothing to count", "-- CMD"),
         (["-e", "{a,b", "-a"], "not a list of events", "'{a,b},c'"),
         (["-p", "abc"], "not a list of process numbers", "-p 4711"),
         (["-p", "999999999"], "no process 999999999", "ps -e"),
         (["-p", "1", "-a"], "-p beside", "choose"),
         (["-A", "--", "true"], "-A needs CPUs", "add -a"),
+        (["-r", "3", "-a"], "-r repeats a command", "-r 5 -- CMD"),
+        (["--level", "3", "--", "true"], "x86/demo has no level 3", "it has 1, 2: --level 2"),
         (["-C", "x"], "-C 'x' is not a list of CPUs", "-C 0-3,8"),
         (["-C", "0,3-1"], "is not a list of CPUs", "-C 0-3,8"),
         (["-C", "0-99999"], "there is no CPU 99999", "lscpu"),

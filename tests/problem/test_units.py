@@ -28,6 +28,7 @@ from symphony.problem.errors import InputError
         ("3 µs", "seconds", 3e-6),
         ("3 us", "seconds", 3e-6),
         ("2 min", "seconds", 120.0),
+        ("10m", "seconds", 600.0),
         ("1e-3", "seconds", 1e-3),
         ("+.5 h", "seconds", 1800.0),
         ("0", "bytes", 0.0),

@@ -41,6 +41,23 @@ def bad(*_):
     raise ValueError("bad")
 
 
+@sy.kernel
+def sleep(seconds):
+    import time
+
+    time.sleep(seconds)
+
+
+@sy.kernel
+def wait_for(path):
+    import pathlib
+    import time
+
+    while not pathlib.Path(path).exists():
+        time.sleep(0.01)
+    return True
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sy.Cluster]:
     with sy.local(machine(others=1), profiles=tmp_path_factory.mktemp("p") / "profiles.json") as found:
@@ -421,6 +438,27 @@ def until_there(path):
 @sy.kernel
 def write(path):
     open(path, "w").close()
+
+
+def test_a_job_ends_at_its_time_limit_which_counts_from_its_first_task(cluster: sy.Cluster, tmp_path: Path) -> None:
+    gate, slots = tmp_path / "go", 2  # of CPUs
+    holds = [cluster.submit(wait_for, str(gate)) for _ in range(slots)]
+    wait_until(lambda: all(job.status == "running" for job in holds))
+    waits = cluster.submit(step, 3, time_limit_s=0.2)
+    time.sleep(0.3)
+    assert waits.status == "waiting"
+    gate.touch()
+    assert waits.result(SECONDS) == 3 and [job.result(SECONDS) for job in holds] == [True] * slots
+    graph = sy.graph("long")
+    graph.task(step, graph.task(sleep, 3600.0))
+    late = cluster.submit(graph, time_limit_s=0.2)
+    with pytest.raises(sy.KernelTimeoutError, match=f"job {late.id} .*still running after 200 ms, its time limit"):
+        late.result(SECONDS)
+    assert late.status == "failed"
+    wait_until(lambda: "killed, because the job had ended" in late.explain())
+    with pytest.raises(sy.WorkloadError, match="time_limit_s is -1"):
+        cluster.submit(step, 3, time_limit_s=-1)
+    nothing_left(cluster)
 
 
 def test_a_wait_that_has_a_bound_ends_though_nothing_happens(tmp_path: Path) -> None:

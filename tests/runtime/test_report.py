@@ -64,11 +64,13 @@ def test_a_training_job_that_never_saves_is_told_of_also_when_it_was_lost() -> N
     assert "expected 60 s, × or ÷ 1.0 at its start" in lines[1]  # what is expected by now is a forecast's to say
 
 
-def test_a_trace_has_names_waiting_times_and_arrows_for_what_is_read() -> None:
+def test_a_trace_has_names_waiting_times_transfers_and_arrows_for_what_is_read() -> None:
+    late = attempt(22.0, 1.0, "done")
+    late.sent_s = 21.5
     tasks = [
-        TaskHistory("a", "k", [attempt(10.0, 5.0, "killed"), attempt(16.0, 4.0, "done")], 8.0, False, ""),
-        TaskHistory("b", "k", [attempt(11.0, 2.0, "done")], 11.0, False, ""),
-        TaskHistory("c", "k", [attempt(22.0, 1.0, "done")], 20.0, False, "", 0, [0, 1]),
+        TaskHistory("a", "k", [attempt(10.0, 5.0, "killed"), attempt(16.0, 4.0, "done")], 8.0, False, "", size=3_000),
+        TaskHistory("b", "k", [attempt(11.0, 2.0, "done")], 11.0, False, "", size=1_000_000),
+        TaskHistory("c", "k", [late], 20.0, False, "", 0, [0, 1]),
         TaskHistory("d", "k", [], math.nan, False, "", 0, [2]),
     ]
     events = trace(JobHistory("job 1", "g", "running", 8.0, math.nan, "", tasks))["traceEvents"]
@@ -76,7 +78,10 @@ def test_a_trace_has_names_waiting_times_and_arrows_for_what_is_read() -> None:
     assert named["process_name", 0, None] == "waiting" and named["process_name", 1, None] == "gpu0"
     assert (named["thread_name", 1, 1], named["thread_name", 1, 2]) == ("slot 1", "slot 2")
     waits = {(one["name"], one["ts"] / 1e6, one["dur"] / 1e6) for one in events if one.get("cat") == "waiting"}
-    assert waits == {("a waits", 0.0, 2.0), ("a waits", 7.0, 1.0), ("c waits", 12.0, 2.0)}
+    assert waits == {("a waits", 0.0, 2.0), ("a waits", 7.0, 1.0), ("c waits", 12.0, 1.5)}
+    [moved] = [one for one in events if one.get("cat") == "transfer"]
+    assert (moved["name"], moved["ts"] / 1e6, moved["dur"] / 1e6, moved["tid"]) == ("c gets 1.003 MB", 13.5, 0.5, 1)
+    assert moved["args"] == {"from": {"a": "gpu0", "b": "gpu0"}}
     arrows = [(one["ph"], one["id"], one["ts"] / 1e6, one["tid"]) for one in events if one["ph"] in "sf"]
     assert arrows == [("s", 1, 12.0, 1), ("f", 1, 14.0, 1), ("s", 2, 5.0, 2), ("f", 2, 14.0, 1)]
 

@@ -115,6 +115,8 @@ def test_what_no_limit_can_allow_is_refused() -> None:
     refused(Containment(Allowance(memory=1e9)), "may use 1 GB", memory="2 GB")
     refused(Containment(user=Allowance(memory=1e9)), "may use 1 GB", memory="2 GB")
     refused(Containment(Allowance(cores=2)), "4 cores, and your jobs may use 2", cores=4)
+    with pytest.raises(InfeasibleError, match="its time limit is 3 h, and jobs may run for 2 h"):
+        check_contained(Containment(Allowance(time=7200.0)), "ann", submission(_graph(who)), 10800.0)
     check_contained(Containment(Allowance(memory=2e9, cores=4)), "ann", submission(_graph(who)))
     trains = sy.training(steps=3)(lambda job: None)
     with pytest.raises(InfeasibleError, match="no training jobs"):
@@ -127,9 +129,11 @@ def test_what_no_limit_can_allow_is_refused() -> None:
         (["--limits", "missing.toml"], "cannot be read"),
         (["--run-as", "ann"], "--run-as"),
         (["--ray", "local", "--run-as", "user"], "not for those on a Ray cluster"),
+        (["--ray", "local", "--limits", "memory.toml"], "the limits memory are for jobs on this machine"),
     ],
 )
 def test_wrong_options_are_told_before_anything_starts(tmp_path: Path, options: list[str], message: str) -> None:
+    (tmp_path / "memory.toml").write_text('[user]\nmemory = "1 GB"\nslots = 3\n')
     answer = symphony_here("serve", "--state", str(tmp_path / "state"), *options, folder=tmp_path)
     assert answer.returncode != 0 and message in answer.stderr.replace("\n", " ")
     assert not (tmp_path / "state").exists()

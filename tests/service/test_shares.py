@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 import symphony as sy
+from symphony.engines.containment import Allowance, Containment
 from symphony.service.client import RemoteCluster
+from symphony.service.service import Limits
 from symphony.service.shares import FairQueue
 from symphony.service.state import ACCEPTED, CANCEL, ENDED, FINISHED, USAGE_HALF_LIFE_S, JournalEvent, State
 from tests.service.kernels import note, one, wait_for
@@ -122,10 +125,60 @@ def test_a_user_leaves_places_for_others() -> None:
         story.submit("ann")
     admitted = [story.line.next(story.state, 0.0, at_once=8) for _ in range(10)]
     assert [job is not None for job in admitted] == [True] * 6 + [False] * 4
-    assert story.line.is_full("ann", 8) and not story.line.is_full("bob", 8) and not story.line.is_full("bob", 1)
     his = story.submit("bob")
+    assert "6 jobs of ann are under way" in story.line.held_back("ann", 8, story.state, 0.0, {})
+    assert not story.line.held_back("bob", 8, story.state, 0.0, {})
+    assert not story.line.held_back("bob", 1, story.state, 0.0, {})
     found = story.line.next(story.state, 0.0, at_once=8)
     assert found is not None and found.id == his
+
+
+def test_device_time_of_a_day_is_bounded() -> None:
+    """Of the last 24 hours, in whole hours, with what runs at present."""
+    story = Story()
+    story.line = FairQueue({}, Containment(user=Allowance(device_time_per_day=100.0)))
+    story.now = 10 * 3600.0
+    story.end(story.submit("ann"), 60.0)
+    later = story.submit("ann")
+    assert not story.line.held_back("ann", 8, story.state, story.now, {})
+    story.end(later, 40.0)
+    text = story.line.held_back("ann", 8, story.state, story.now, {})
+    assert text == "ann may use 100 s of device time in 24 hours, and has used 100 s"
+    waiting = story.submit("ann")
+    assert story.line.next(story.state, story.now, at_once=8) is None
+    story.now += 24 * 3600.0
+    found = story.line.next(story.state, story.now, at_once=8)
+    assert found is not None and found.id == waiting
+    assert not story.line.held_back("ann", 8, story.state, story.now, {waiting: 99.0})
+    assert story.line.held_back("ann", 8, story.state, story.now, {waiting: 100.0})
+
+
+def test_quotas_of_users_make_jobs_wait_and_say_why(tmp_path: Path) -> None:
+    allowed = {"ann": Allowance(running_jobs=1), "bob": Allowance(slots=1), "eve": Allowance(device_time_per_day=1e-6)}
+    gates = [str(tmp_path / name) for name in ("ann", "bob")]
+    limits = Limits(containment=Containment(users=allowed))
+    with place(tmp_path / "service", limits=limits) as here, here.connect("ann") as ann, here.connect("bob") as bob:
+        hers = [ann.submit(one(wait_for, gates[0])) for _ in range(2)]
+        assert hers[1].view().waits == "ann may have 1 jobs under way, and has 1"
+        wide = sy.graph("wide")
+        for _ in range(3):
+            wide.task(wait_for, gates[1])
+        his = [bob.submit(wide), bob.submit(one(wait_for, gates[1]))]
+        wait_until(lambda: his[0].status == "running" and hers[0].status == "running")
+        wait_until(lambda: his[1].view().waits == "bob may hold 1 slots of devices at once, and holds too many")
+        assert [task.status for task in his[0].detail().tasks] == ["running", "waiting", "waiting"]
+        with pytest.raises(sy.InfeasibleError, match="needs 2 slots at once, and your jobs may have 1"):
+            bob.submit(one(sy.kernel(cores=2)(len), ""))
+        for gate in gates:
+            Path(gate).touch()
+        assert [job.result(SECONDS) for job in (*hers, *his)] == ["came", "came", ("came",) * 3, "came"]
+        runs = [run for job in his for task in job.detail().tasks for run in task.runs]
+        spans = sorted((run.began_s, run.began_s + run.seconds) for run in runs if run.began_s and run.seconds)
+        assert len(spans) == 4 and all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+        with here.connect("eve") as eve:
+            assert eve.submit(one(note, str(tmp_path / "notes"), "x")).result(SECONDS) == "x"
+            held = eve.submit(one(note, str(tmp_path / "notes"), "y"))
+            assert "of device time in 24 hours, and has used" in held.view().waits and held.status == "waiting"
 
 
 @pytest.mark.parametrize("wide", [False, True])

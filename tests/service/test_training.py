@@ -203,12 +203,12 @@ def test_options_go_over_the_wire_and_come_out_the_same(served: Place) -> None:
     kernel = sy.training(steps=5, workers=3, servers=1, device="cpu")(lambda job: None)
     kernel.options = replace(kernel.options, training=training)
     with served.connect("ann") as ann:
-        sent = Submit.model_validate_json(ann._body(submission(one(kernel)), 0, ""))
+        sent = Submit.model_validate_json(ann._body(submission(one(kernel)), {}))
     found = graphs.submission(sent.graph, "ann", served.service.blobs).calls[0].kernel
     assert found.options == kernel.options and graphs.steps(sent.graph) == 5
     plain = sy.kernel(lambda: None)
     with served.connect("ann") as ann:
-        old = json.loads(ann._body(submission(one(plain)), 0, ""))
+        old = json.loads(ann._body(submission(one(plain)), {}))
     assert "training" not in old["graph"]["kernels"][0]  # older services do not know of it
     assert KernelSpec.model_validate(old["graph"]["kernels"][0]).training is None
 

@@ -34,6 +34,10 @@ DEMO = Catalogue(
             Metric(share, f"{part} / top.slots", groups=("TopdownL1",), scale=100.0, scale_unit="%")
             for share, part in zip(SHARES, PARTS, strict=True)
         ),
+        Metric("late", "top.front / 4 / top.slots", groups=("TopdownL2", "front_group"), scale=100.0, scale_unit="%"),
+        Metric(
+            "narrow", "top.front * 0.75 / top.slots", groups=("TopdownL2", "front_group"), scale=100.0, scale_unit="%"
+        ),
         Metric("wasted", "(uops.issued - top.retired) / top.slots", scale=100.0, scale_unit="%"),
         Metric("speed", "inst_retired.any / duration_time"),
     ),

@@ -50,6 +50,20 @@ def test_debians_package_holds_an_archive_in_an_archive(tmp_path: Path) -> None:
     assert listing_files.read(file) == FILES
 
 
+def test_the_newest_source_that_is_installed(tmp_path: Path) -> None:
+    source, modules = tmp_path / "src", tmp_path / "modules"
+    source.mkdir()
+    assert listing_files.installed_source(source, modules) is None
+    package = source / "linux-source-6.9.tar.xz"
+    package.write_bytes(tar(kernel(FILES)))
+    (source / "python3.11").mkdir()
+    assert listing_files.installed_source(source, modules) == package
+    unpacked(modules / "6.12.3-amd64" / "source" / listing_files.IN_KERNEL, FILES)
+    assert listing_files.installed_source(source, modules) == modules / "6.12.3-amd64" / "source"
+    unpacked(source / "linux-6.13" / listing_files.IN_KERNEL, FILES)
+    assert listing_files.installed_source(source, modules) == source / "linux-6.13"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

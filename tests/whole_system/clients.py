@@ -87,7 +87,7 @@ class Sender(RemoteCluster):
 
     def bytes_of(self, graph: sy.graph, priority: int, queue: str) -> bytes:
         """What a client sends."""
-        return self._body(submission(graph), priority, queue)
+        return self._body(submission(graph), {"priority": priority, "queue": queue})
 
 
 def wanted(rng: random.Random, name: str, sender: Sender) -> Wanted:

@@ -28,6 +28,7 @@ from symphony.telemetry import (
     at_hand,
     draw,
     entries,
+    installed_source,
     load,
     split_names,
     svg,
@@ -41,6 +42,7 @@ HERE = "here"  # the discovered topology of this machine
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
+@app.command("install", hidden=True)  # the word that people try first
 @app.command()
 def add(
     paths: Annotated[
@@ -48,16 +50,22 @@ def add(
         typer.Argument(
             metavar="PATH...",
             help="A kernel tree, its folder tools/perf/pmu-events/arch or one inside it, an archive, Debian's "
-            "linux-source package, or output of `perf list --json` (-: standard input).",
+            "linux-source package, or output of `perf list --json` (-: standard input). Default: in /usr/src.",
         ),
     ] = None,
     perf: Annotated[bool, typer.Option("--perf", help="Run `perf list --json` and add its output.")] = False,
     as_json: Json = False,
 ) -> None:
     """Read listings into your cache folder, for the other commands."""
-    if not paths and not perf:
-        raise InputError("nothing to add", hint="type symphony catalogue add PATH, or --perf for this machine's events")
     console = terminal.console()
+    if not paths and not perf:
+        source = installed_source()
+        if source is None:
+            raise InputError(
+                "there is no kernel source in /usr/src",
+                hint="install Debian's (apt install linux-source), give a PATH, or --perf for this machine's events",
+            )
+        paths = [str(source)]
     added: list[CatalogueEntry] = []
     for path in paths or ():
         if as_json or path == "-" or Path(path).is_dir():

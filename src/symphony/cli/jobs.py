@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from symphony.cli import options, terminal
 from symphony.cli.options import AsJson
 from symphony.cli.remote import Key, Number, Url, ago, number_list, plain_table
 from symphony.cli.terminal import print_json
+from symphony.problem import units
 from symphony.problem.errors import InputError
 from symphony.problem.units import show
 from symphony.service.client import RemoteJob, connect
@@ -37,6 +39,7 @@ def submit(
     queue: Annotated[str, typer.Option(help="One of your queues; they divide your share of the cluster.")] = "",
     key: Annotated[str, typer.Option(help="Submissions with the same key are one job.")] = "",
     after: Annotated[str, typer.Option(help="Start when these jobs are done: 12,14-17.")] = "",
+    longest: Annotated[str, typer.Option("--time", help="Longest time since its first task started: 10m.")] = "",
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the job and print its result.")] = False,
     url: Url = "",
     token: Key = "",
@@ -44,17 +47,19 @@ def submit(
 ) -> None:
     """Submit the graph of a file to a service."""
     before = number_list(after, "--after") if after else ()
+    limit_s = units.parse(longest, "seconds", where="--time") if longest else math.inf
     graph = load(file, _arguments(argument or []))
     with connect(url, token=token) as cluster:
-        job = cluster.submit(graph, priority=priority, queue=queue, key=key, after=before)
+        job = cluster.submit(graph, priority=priority, queue=queue, key=key, after=before, time_limit_s=limit_s)
         if wait:
             _print_result(job, as_json)
         elif as_json:
             print_json(job.view().model_dump(mode="json"))
         else:
             typer.echo(job.id)
-            waits = f" (waits: {job.view().waits})" if job.view().waits else ""
-            typer.echo(f"job {job.id} is accepted{waits}; follow it with: symphony logs {job.id} -f", err=True)
+            waits = job.view().waits
+            waiting = f" (waits: {waits})" if waits else ""
+            typer.echo(f"job {job.id} is accepted{waiting}; follow it with: symphony logs {job.id} -f", err=True)
 
 
 def jobs(

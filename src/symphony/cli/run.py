@@ -19,7 +19,16 @@ from symphony.problem import units
 from symphony.problem.errors import InputError, JobCancelledError, JobError, KernelTimeoutError, ServiceError
 from symphony.runtime.kernels import KernelOptions
 from symphony.service.client import ADDRESS_FILE, URL_VARIABLE, RemoteCluster, RemoteJob, connect, default_folder
-from symphony.service.command import FAILED, INTERRUPTED, TIMED_OUT, Command, exit_status, packed, unpack
+from symphony.service.command import (
+    FAILED,
+    INTERRUPTED,
+    TIMED_OUT,
+    Command,
+    exception_of_status,
+    exit_status,
+    packed,
+    unpack,
+)
 from symphony.service.wire import OUTPUT
 
 SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
@@ -32,7 +41,7 @@ def run(
     *,
     cores: Annotated[int, typer.Option(help="CPU cores.", min=1)] = 1,
     memory: Annotated[str, typer.Option(help="Most memory: '8 GB'.")] = "",
-    time: Annotated[str, typer.Option(help="Longest time: '10 min'.")] = "",
+    time: Annotated[str, typer.Option(help="Longest time of a run: 10m.")] = "",
     device: Annotated[str, typer.Option(help="Kind or type of device.")] = "cpu",
     array: Annotated[str, typer.Option(help="Run once for each index: 0-9, 1,4,7 or 0-99:10.")] = "",
     after: Annotated[str, typer.Option(help="Start when these jobs are done: 12,14-17.")] = "",
@@ -41,7 +50,9 @@ def run(
     fetch: Annotated[list[str] | None, typer.Option(help="Bring back these files: 'out/*.csv'. Repeatable.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="NAME or NAME=VALUE, for its environment. Repeatable.")] = None,
     stdin: Annotated[str, typer.Option(help="File for its standard input.")] = "",
-    retries: Annotated[int, typer.Option(help="Runs after one that was killed.", min=0, max=1_000)] = 2,
+    retries: Annotated[int, typer.Option(help="Runs after one that was killed or is to be tried again.", min=0)] = 2,
+    retry_on_exit: Annotated[str, typer.Option(help="Try again after these exit statuses: 75,100-110.")] = "",
+    retry_delay: Annotated[str, typer.Option(help="Time until that: 30s.")] = "0",
     priority: Annotated[int, typer.Option(help="Larger is more urgent; limited by the token.")] = 0,
     queue: Annotated[str, typer.Option(help="One of your queues.")] = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the numbers of the jobs; do not wait.")] = False,
@@ -56,7 +67,15 @@ def run(
     """
     seconds = units.parse(time, "seconds", where="--time") if time else math.inf
     size = units.parse(memory, "bytes", where="--memory") if memory else 0.0
-    options = KernelOptions(timeout_s=seconds, retries=retries, cores=cores, memory=size)
+    statuses = number_list(retry_on_exit, "--retry-on-exit") if retry_on_exit else []
+    options = KernelOptions(
+        timeout_s=seconds,
+        retries=retries,
+        cores=cores,
+        memory=size,
+        retry_on=tuple(exception_of_status(status) for status in statuses),
+        retry_delay_s=units.parse(retry_delay, "seconds", where="--retry-delay"),
+    )
     work = Command(
         command,
         str((folder or Path()).absolute()),
@@ -117,7 +136,9 @@ def _submit_and_follow(
                 return
             if not quiet:
                 follow = f"symphony logs {jobs[0].id} -f"
-                typer.echo(f"job{'s' if len(jobs) > 1 else ''} {numbers}; follow with: {follow}", err=True)
+                waits = jobs[-1].view().waits
+                waiting = f" ({'the last ' * (len(jobs) > 1)}waits: {waits})" if waits else ""
+                typer.echo(f"job{'s' if len(jobs) > 1 else ''} {numbers}{waiting}; follow with: {follow}", err=True)
             printing = threading.Lock()
             ends = pool.map(lambda k: _follow(jobs[k], labels[k], commands[k], printing, quiet), range(len(jobs)))
             status = max(ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +15,7 @@ import typer
 from symphony.engines.engine import TIMEOUT, DeviceDown, Failed, Finished, Function, Pickled, Stopped, Work
 from symphony.engines.worker import pickled, unpickled
 from symphony.problem.errors import InfeasibleError
+from symphony.runtime.failures import is_run_again, retry_delay_s
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import KernelOptions, code_of, digest
 from symphony.service.command import BY_SIGNAL, FAILED, INTERRUPTED, TIMED_OUT, Command, exit_status, unpack
@@ -54,7 +56,11 @@ def _run(
     code = code_of(commands[0].kernel(device, options), device)
     function = Function(commands[0].name, digest(code), engine.put(code))
     waiting, running, statuses = deque(range(len(commands))), dict[int, int](), [0] * len(commands)
-    while waiting or running:
+    lost, delayed = [0] * len(commands), dict[int, float]()  # failed runs; programs to try again, and when
+    while waiting or running or delayed:
+        for k in [k for k, at_s in delayed.items() if at_s <= time.monotonic()]:
+            del delayed[k]
+            waiting.append(k)
         for number in list(free):
             while waiting and free[number] >= slots:
                 k = waiting.popleft()
@@ -63,7 +69,8 @@ def _run(
                 arguments = engine.put(Pickled(*pickled((commands[k].arguments(), {}))))
                 bound = partial(Work, timeout_s=options.timeout_s, cores=slots, memory=memory)
                 engine.dispatch([bound(k, number, function, arguments)])
-        for event in engine.poll(3600.0):
+        wait_s = max(min(delayed.values(), default=math.inf) - time.monotonic(), 0.0)
+        for event in engine.poll(min(wait_s, 3600.0)):
             if isinstance(event, DeviceDown):
                 free.pop(event.device, None)
                 if not free:
@@ -74,9 +81,20 @@ def _run(
                     free[number] += slots
                 if isinstance(event, Stopped):  # its device went down
                     waiting.append(event.number)
+                elif isinstance(event, Failed) and is_run_again(options, lost[event.number], event):
+                    lost[event.number] += 1
+                    delayed[event.number] = time.monotonic() + retry_delay_s(options, event)
+                    what = f"retry {lost[event.number]} of {options.retries}"
+                    typer.echo(f"{labels[event.number]}{commands[event.number].name}: {_how(event)}; {what}", err=True)
                 else:
                     statuses[event.number] = _ended(engine, event, commands[event.number], labels[event.number])
     return max(statuses)
+
+
+def _how(event: Failed) -> str:
+    """How a program ended."""
+    status = exit_status(exception_of(event.exception))
+    return event.message if status is None else f"exit status {status}"
 
 
 def _ended(engine: LocalEngine, event: Finished | Failed, command: Command, label: str) -> int:

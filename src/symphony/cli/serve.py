@@ -65,7 +65,7 @@ def serve(
     ] = 30.0,
     output_bytes: Annotated[int, typer.Option(help="Output of jobs that is kept, in all.", min=1_000)] = 1 << 30,
     limits_file: Annotated[
-        Path | None, typer.Option("--limits", help="TOML file with limits of jobs and users: memory, processes, …")
+        Path | None, typer.Option("--limits", help="TOML file with limits of jobs and users: memory, running_jobs, …")
     ] = None,
     run_as: Annotated[
         str,
@@ -168,14 +168,15 @@ def serve(
 def _containment(path: Path | None, run_as: str, ray: str) -> Containment:
     from symphony.engines.containment import Containment, read_limits
 
-    if ray and (path is not None or run_as == "user"):
+    policy = Containment() if path is None else read_limits(path)
+    if ray and (policy.limits or run_as == "user"):
+        what = f"the limits {', '.join(sorted(policy.limits))} are" if policy.limits else "--run-as user is"
         raise InputError(
-            "--limits and --run-as are for jobs on this machine, not for those on a Ray cluster",
-            hint="leave them out, or leave --ray out",
+            f"{what} for jobs on this machine, not for those on a Ray cluster",
+            hint="leave that out, or leave --ray out; running_jobs, slots and device_time_per_day work there",
         )
     if run_as == "user" and os.geteuid() != 0:
         raise InputError("only root can run jobs as other users", hint="serve as root, or leave --run-as out")
-    policy = Containment() if path is None else read_limits(path)
     return replace(policy, own_accounts=run_as == "user")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +17,10 @@ from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
 from symphony.cli.stat_outputs import StatOutputs
 from symphony.problem.errors import InputError
-from symphony.telemetry import StatRequest, StatTarget, count, new_plots, split_names, stat_model
+from symphony.telemetry import StatRequest, StatTarget, count, new_plots, split_names, stat_model, tree
 from symphony.telemetry import replay as replay_log
 
+EXIT_BY_INTERRUPT = 128 + signal.SIGINT
 SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 
 
@@ -39,6 +41,14 @@ def stat(
             "-M", "--metrics", metavar="METRICS", help="Metrics or groups of metrics, separated by commas. Repeatable."
         ),
     ] = None,
+    level: Annotated[
+        int | None,
+        typer.Option("-l", "--level", metavar="N", min=1, help="The top-down method's metrics, down to this level."),
+    ] = None,
+    repeat: Annotated[
+        int,
+        typer.Option("-r", "--repeat", metavar="N", min=1, max=10_000, help="Run the command N times; print means."),
+    ] = 1,
     interval: Annotated[
         int | None,
         typer.Option(
@@ -120,20 +130,30 @@ def stat(
         raise InputError("--counters beside --replay", hint="leave it out: a log has been counted already")
     if as_json and separator is not None:
         raise InputError("both -j and -x", hint="choose one of them")
+    if repeat > 1 and (not command or interval or plot or port is not None):
+        raise InputError(
+            "-r repeats a command and prints means", hint="leave out -I, --plot and --prometheus: -r 5 -- CMD"
+        )
     plots = new_plots(plot) if plot else None
     model = stat_model(cpu, constants or (), core_wide=system_wide or bool(cpus), here=replay is None)
-    request = StatRequest(split_names(events or ()), split_names(metrics or ()), counters, audit, explain, interval)
+    levels = tree(model.catalogue, level) if level else {}
+    named = (*levels, *split_names(metrics or ()))
+    request = StatRequest(split_names(events or ()), named, counters, audit, explain, interval)
     with ExitStack() as stack:
         lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
-        outputs = StatOutputs(lines, interval is not None, request.named, plots=plots)
+        lines.levels = levels
+        outputs = StatOutputs(lines, interval is not None, request.named, plots=plots, kept=[] if repeat > 1 else None)
         if port is not None:
             outputs.page = prometheus.Page()
             lines.note(f"serving http://127.0.0.1:{stack.enter_context(prometheus.serve(outputs.page, port))}/metrics")
         status = 0
         if replay:
             replay_log(model, request, replay, outputs)
-        else:
-            status = count(model, request, target, outputs)
+        for _ in range(0 if replay else repeat):
+            status = max(status, count(model, request, target, outputs))
+            if status == EXIT_BY_INTERRUPT:
+                break
+        outputs.print_means()
         if plot and plots is not None:
             plots.figure().savefig(plot, dpi=150)
     raise typer.Exit(status)

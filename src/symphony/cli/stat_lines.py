@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from symphony.telemetry import MACHINE_PLACE, Problem, Span, StatRow, Verdict
+from symphony.problem import units
+from symphony.telemetry import MACHINE_PLACE, Problem, Span, StatRow, Verdict, largest
 
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
+CPU_CLOCKS = ("task-clock", "cpu-clock")
+PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 # By the beginning of a place's name: its name in the legend, and a remark that its counts are not the command's alone.
 WHOLE_PLACES = {
     MACHINE_PLACE: (MACHINE_PLACE, "the whole machine, all programs included; cgroup.*: this control group"),
@@ -30,6 +33,7 @@ class Lines:
         self._console = Console(file=out, highlight=False, emoji=False, soft_wrap=True)
         self._apart = out is not sys.stderr  # notes then go to standard error, not between the lines
         self.unsupported: frozenset[str] = frozenset()
+        self.levels: Mapping[str, int] = {}  # of metrics in the tree of the top-down method, from 1
 
     @property
     def for_people(self) -> bool:
@@ -57,11 +61,11 @@ class Lines:
     def interval(self, span: Span, rows: Iterable[StatRow], places: bool) -> None:
         """The lines of one span."""
         if not self.for_people:
-            self._for_programs(span, rows, places, span.end_s)
+            self._for_programs(span, rows, places, span.end_s, span.duration_s)
             return
         for row in rows:
             head = f"{span.end_s:>12.3f} " + (f"{span.where or 'all':>8} " if places else "")
-            self._console.print(Text(head, style="dim") + self._line(row))
+            self._console.print(Text(head, style="dim") + self._line(row, span.duration_s))
 
     def header(self, places: bool) -> None:
         """The header of `interval`'s columns."""
@@ -72,14 +76,23 @@ class Lines:
             )
 
     def totals(
-        self, title: str, found: Sequence[tuple[Span, Sequence[StatRow]]], elapsed_s: float, *, about: bool = False
+        self,
+        title: str,
+        found: Sequence[tuple[Span, Sequence[StatRow]]],
+        elapsed_s: float,
+        *,
+        about: bool = False,
+        over_runs_s: float = math.nan,
     ) -> None:
-        """The lines of a whole run; `about`: its duration is not exact."""
+        """The lines of a whole run, or of the mean of several; `about`: its duration is not exact.
+
+        `over_runs_s`: half of the 95% interval of the mean duration.
+        """
         places = len(found) > 1
         whole = [note for start, note in WHOLE_PLACES.items() if any(span.where.startswith(start) for span, _ in found)]
         if not self.for_people:
             for span, rows in found:
-                self._for_programs(span, rows, places, None)
+                self._for_programs(span, rows, places, None, elapsed_s)
             return
         if not found:
             return
@@ -87,29 +100,44 @@ class Lines:
         for span, rows in found:
             for row in rows:
                 place = Text(f"{span.where or 'all':>8} ") if places or whole else Text("")
-                self._console.print(place + self._line(row))
+                self._console.print(place + self._line(row, elapsed_s))
+        self._largest([row for _, rows in found for row in rows])
         elapsed = f"about {elapsed_s:.2g}" if about else f"{elapsed_s:.6f}"
-        self._console.print(f"\n{elapsed:>20}   seconds elapsed")
+        spread = f"   {_over_runs(elapsed_s, over_runs_s)}" if math.isfinite(over_runs_s) else ""
+        self._console.print(f"\n{elapsed:>20}   seconds elapsed{spread}", markup=False)
         every = [row for _, rows in found for row in rows]
         intervals = [text for row in every if (text := shown(row)[1])]
         legend = [f"{'±':>20}   half of the 95% interval, of counts in per cent"] if intervals else []
         legend += [f"{'…':>20}   its ends, if not symmetric"] if any("…" in i for i in intervals) else []
+        legend += [f"{'over runs':>20}   95% interval of the mean, by how the runs differ"] * (spread != "")
         legend += [f"{'(%)':>20}   share of the time with a counter"] if any(map(_share, every)) else []
         legend += [f"{place:>20}   {note}" for place, note in whole]
         self._console.print(Text("".join(f"{line}\n" for line in legend), "dim"))
 
-    def _line(self, row: StatRow) -> Text:
+    def _largest(self, rows: Iterable[StatRow]) -> None:
+        """Where the slots go, from level to level."""
+        values = {row.name: row.value for row in rows if row.name in self.levels and math.isfinite(row.value)}
+        if path := largest(self.levels, values):
+            shares = " → ".join(f"{name} {values[name]:.1f}" for name in path)
+            self._console.print(f"\n{'largest':>20}   {shares} %", markup=False)
+
+    def _line(self, row: StatRow, seconds: float) -> Text:
         value, half = shown(row, row.name in self.unsupported)
         sign = "±" if half and "…" not in half else " "
         line = Text.assemble((f"{value:>20}", "bold"), f" {sign} {half:<12}  ", f"{row.unit:<6}  ")
-        line.append(f"{row.name:<44}" if _share(row) else row.name)
-        line.append(f"  {_share(row)}" if _share(row) else "", style="dim")
+        name = "  " * (self.levels.get(row.name, 1) - 1) + row.name
+        more = [f"{_rate(row, seconds):<10}", f"{_share(row):<9}", _over_runs(row.value, row.over_runs)]
+        line.append(f"{name:<44}" if any(map(str.strip, more)) else name)
+        line.append(f"  {'  '.join(more)}".rstrip(), style="dim")
         return line
 
-    def _for_programs(self, span: Span, rows: Iterable[StatRow], places: bool, time_s: float | None) -> None:
+    def _for_programs(
+        self, span: Span, rows: Iterable[StatRow], places: bool, time_s: float | None, seconds: float
+    ) -> None:
+        """`seconds`: of rates."""
         for row in rows:
             if self._json:
-                self._write(as_json(span, row, time_s, row.name in self.unsupported))
+                self._write(as_json(span, row, time_s, seconds, row.name in self.unsupported))
                 continue
             tally = span.tallies.get(span.reader.node(row.name))
             running = f"{tally.running_s * 1e9:.0f}" if tally and row.kind == "event" else ""
@@ -120,6 +148,7 @@ class Lines:
             fields += ["" if row.counted is None else f"{row.counted * 100:.2f}"]
             ends = [_plain(row.lower), _plain(row.upper)] if math.isfinite(row.value) else ["", ""]
             fields += [*ends, _plain(row.std), "derived" if row.derived else ""]
+            fields += [_plain(row.per_second(seconds)), *([_plain(row.over_runs)] if row.runs > 1 else [])]
             print((self._separator or ",").join(fields), file=self._out)
         self._out.flush()
 
@@ -181,11 +210,12 @@ class Lines:
 
 def shown(row: StatRow, unsupported: bool = False) -> tuple[str, str]:
     """A value, and half of its interval or its ends, as text; of plain counts in per cent."""
-    if not math.isfinite(row.value):
+    if unsupported or not math.isfinite(row.value):
         return (NOT_SUPPORTED if unsupported else NOT_COUNTED), ""
     half, skewed = row.half_width, _is_skewed(row)
     if row.kind == "event" and not row.unit:
-        return f"{row.value:,.0f}", _relative_ends(row) if skewed else _relative(half, row.value)
+        decimals = 1 if row.runs > 1 and abs(row.value) < 100 else 0  # a mean
+        return f"{row.value:,.{decimals}f}", _relative_ends(row) if skewed else _relative(half, row.value)
     most = 2 if row.unit in ("%", "msec") else 4 if abs(row.value) >= 0.01 else 7
     whole = row.value == round(row.value) or (row.kind == "event" and row.unit in ("us", "bytes"))
     if not half and whole and row.unit not in ("%", "msec"):
@@ -225,6 +255,28 @@ def _share(row: StatRow) -> str:
     return f"({row.counted:.1%})" if row.counted is not None and row.counted < 0.9995 else ""
 
 
+def _over_runs(value: float, half: float) -> str:
+    """How much the mean of several runs may be off, in per cent of it."""
+    if not math.isfinite(half) or not half:
+        return ""
+    return f"± {_relative(half, value)} over runs"
+
+
+def _rate(row: StatRow, seconds: float) -> str:
+    """An event per second; of a clock, how many CPUs were busy."""
+    rate = row.per_second(seconds)
+    if not math.isfinite(rate) or not rate:
+        return ""
+    if row.unit == "msec" and row.name in CPU_CLOCKS:
+        return f"{rate / 1e3:.2f} CPUs"
+    if row.unit == "bytes":
+        return units.show(rate, "bytes/s")
+    if row.unit:
+        return ""
+    size, prefix = next(((size, prefix) for size, prefix in PREFIXES if rate >= size), (1.0, ""))
+    return f"{rate / size:.3g} {prefix}/s".replace(" /", "/")
+
+
 def _plain(value: float) -> str:
     return f"{value:.12g}" if math.isfinite(value) else ""
 
@@ -233,22 +285,25 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def as_json(span: Span, row: StatRow, time_s: float | None, unsupported: bool = False) -> dict[str, Any]:
-    """A row as JSON. Unknown values are null, and `missing` states why."""
-    known = math.isfinite(row.value)
+def as_json(span: Span, row: StatRow, time_s: float | None, seconds: float, unsupported: bool) -> dict[str, Any]:
+    """A row as JSON, with its rate over some seconds. Unknown values are null, and `missing` states why."""
+    known = math.isfinite(row.value) and not unsupported
     return {
         "time": time_s,
         "duration": span.duration_s,
         "place": span.where,
         "kind": row.kind,
         "name": row.name,
-        "value": _finite(row.value),
+        "value": row.value if known else None,
         "std": _finite(row.std),
         "lower": _finite(row.lower) if known else None,
         "upper": _finite(row.upper) if known else None,
         "unit": row.unit,
         "counted": _finite(row.counted),
         "derived": row.derived,
+        "rate": _finite(row.per_second(seconds)) if known else None,
+        "runs": row.runs,
+        "over_runs": _finite(row.over_runs),
         "missing": None if known else (NOT_SUPPORTED if unsupported else NOT_COUNTED).strip("<>"),
     }
 

@@ -8,8 +8,19 @@ from typing import Protocol
 
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
-from symphony.telemetry import MACHINE_PLACE, CounterKind, EventSelection, Problem, Span, StatRow, Verdict
+from symphony.telemetry import (
+    MACHINE_PLACE,
+    CounterKind,
+    EventSelection,
+    Problem,
+    Span,
+    StatRow,
+    Verdict,
+    averaged,
+    half_interval,
+)
 
+Totals = Sequence[tuple[Span, Sequence[StatRow]]]
 GPU_PLACE_PREFIX = "GPU-"
 CPU_COUNTER_KINDS: tuple[CounterKind, ...] = ("hardware", "software")  # at all places but the machine and GPUs
 COUNTER_KINDS: tuple[tuple[CounterKind, ...], ...] = (CPU_COUNTER_KINDS, ("kernel",), ("gpu",))
@@ -31,6 +42,8 @@ class StatOutputs:
     wanted: EventSelection = field(default_factory=lambda: EventSelection(()))
     plots: SpanSink | None = None
     page: prometheus.Page | None = None
+    kept: list[tuple[str, Totals, float]] | None = None  # totals of repeated runs: not printed, but kept here
+    _notes: set[str] = field(default_factory=set)
     _has_header: bool = False
 
     @property
@@ -42,7 +55,9 @@ class StatOutputs:
         return self.page is not None
 
     def note(self, text: str, kind: str = "note") -> None:
-        self.lines.note(text, kind)
+        if text not in self._notes:  # of repeated runs
+            self.lines.note(text, kind)
+        self._notes.add(text)
 
     def problems(self, found: Sequence[Problem]) -> None:
         self.lines.problems(found)
@@ -80,8 +95,20 @@ class StatOutputs:
             metrics = self.wanted.metrics if CPU_COUNTER_KINDS in missing else ()
             rows = nothing.rows(self.wanted.of(*(kind for kinds in missing for kind in kinds)), metrics)
             found = [(nothing, rows), *found] if rows else found
-        if found:
+        if found and self.kept is not None:
+            self.kept.append((title, found, length_s))
+        elif found:
             self.lines.totals(title, found, length_s, about=about)
+
+    def print_means(self) -> None:
+        """The means of the totals that were kept."""
+        if not self.kept:
+            return
+        lengths_s = [length_s for _, _, length_s in self.kept]
+        title = f"{self.kept[-1][0]}, {len(self.kept)} runs" if len(self.kept) > 1 else self.kept[-1][0]
+        means = averaged([found for _, found, _ in self.kept])
+        elapsed_s = sum(lengths_s) / len(lengths_s)
+        self.lines.totals(title, means, elapsed_s, over_runs_s=half_interval(lengths_s))
 
     def rows(self, span: Span) -> list[StatRow]:
         """The rows that were requested, of those that the place can have."""

@@ -10,8 +10,11 @@ The administrator writes the limits into a file (`symphony serve --limits FILE`)
     disk = "20 GB"           # of its temporary folder and its values; also the largest file that it can write
     cores = 4                # at once
 
-    [user]                   # all jobs of a user together: memory, processes, disk, cores
+    [user]                   # all jobs of a user together: memory, processes, disk, cores, and
     memory = "16 GB"
+    running_jobs = 8         # jobs beyond it wait
+    slots = 16               # of devices at once: a task holds one for each of its cores or workers
+    device_time_per_day = "100 h"  # no more jobs start in 24 hours after so much
 
     [users.ann]              # instead of [user]
     memory = "64 GB"
@@ -51,6 +54,7 @@ DIMENSIONS = {
     "cores": "number",
 }
 OF_USERS = ("memory", "processes", "disk", "cores")  # the rest has no meaning for all jobs of a user together
+QUOTAS = {"running_jobs": "number", "slots": "number", "device_time_per_day": "seconds"}  # of users; the service keeps
 KERNEL_HINT = "use less memory, or ask for more: @sy.kernel(memory=…)"
 POLICY_HINT = "use less; the administrator of the service sets limits with symphony serve --limits FILE"
 
@@ -65,6 +69,9 @@ class Allowance:
     time: float = math.inf  # seconds
     disk: float = math.inf  # bytes
     cores: float = math.inf
+    running_jobs: float = math.inf  # quotas of users
+    slots: float = math.inf
+    device_time_per_day: float = math.inf  # seconds
 
     def __bool__(self) -> bool:
         return any(math.isfinite(getattr(self, one.name)) for one in fields(self))
@@ -79,13 +86,17 @@ class Containment:
     users: Mapping[str, Allowance] = field(default_factory=dict)
     own_accounts: bool = False  # run the jobs of each user as the operating system's user of the same name
 
+    @property
+    def of_users(self) -> tuple[Allowance, ...]:
+        return self.user, *self.users.values()
+
     def of_user(self, user: str) -> Allowance:
         return self.users.get(user, self.user)
 
     @property
     def limits(self) -> set[str]:
         """Names of what is limited for anybody."""
-        everybody = (self.job, self.user, *self.users.values())
+        everybody = (self.job, *self.of_users)
         return {name for name in DIMENSIONS for one in everybody if math.isfinite(getattr(one, name))}
 
 
@@ -105,15 +116,16 @@ def read_limits(path: Path) -> Containment:
     users = _table(tables.get("users", {}), f"{where}: users")
     return Containment(
         _allowance(tables.get("job", {}), tuple(DIMENSIONS), f"{where}: job"),
-        _allowance(tables.get("user", {}), OF_USERS, f"{where}: user"),
-        {user: _allowance(table, OF_USERS, f"{where}: users.{user}") for user, table in users.items()},
+        _allowance(tables.get("user", {}), (*OF_USERS, *QUOTAS), f"{where}: user"),
+        {user: _allowance(table, (*OF_USERS, *QUOTAS), f"{where}: users.{user}") for user, table in users.items()},
     )
 
 
 def _allowance(table: Any, names: Sequence[str], where: str) -> Allowance:
     for name in _table(table, where):
         _check_name(name, names, where, "a limit")
-    parsed = {name: units.parse(value, DIMENSIONS[name], where=f"{where}: {name}") for name, value in table.items()}
+    units_of = DIMENSIONS | QUOTAS
+    parsed = {name: units.parse(value, units_of[name], where=f"{where}: {name}") for name, value in table.items()}
     for name, value in parsed.items():
         if not value:
             raise InputError(f"{name} is 0", where=where, hint="write a limit above 0, or leave it out")
@@ -146,6 +158,9 @@ def enforcement(containment: Containment, groups: CgroupTree | None, note: str) 
         text.append(f"{_listed(measured)} of jobs: measured every {MEASURE_S:g} s (disk: {DISK_MEASURE_S:g} s)")
     if "cores" in limited and "cores" not in kernel:
         text.append("cores of jobs: not enforced without cgroups; workers are pinned to the cores of their slots")
+    quotas = [name for name in QUOTAS if any(math.isfinite(getattr(one, name)) for one in containment.of_users)]
+    if quotas:
+        text.append(f"{_listed(quotas)} of users: by the order of admission")
     unlimited = [name for name in DIMENSIONS if name not in limited]
     if unlimited:
         text.append(f"not limited: {', '.join(unlimited)} (--limits FILE)")

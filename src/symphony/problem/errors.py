@@ -151,7 +151,7 @@ class WorkerDiedError(JobError):
 
 
 class KernelTimeoutError(JobError):
-    """A kernel exceeded its time limit."""
+    """A kernel, or a job, exceeded its time limit."""
 
 
 class KernelLimitError(JobError):

@@ -11,7 +11,7 @@ from symphony.problem.errors import InputError
 _BYTE_UNITS = {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15}
 _BYTE_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _BIT_UNITS = {"bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "tbit": 1e12 / 8}
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _UNITS_BY_DIMENSION: dict[str, dict[str, float]] = {
     "bytes": _BYTE_UNITS | _BIT_UNITS,
     "bytes/s": {f"{u}/s": f for u, f in (_BYTE_UNITS | _BIT_UNITS).items()} | {"gbps": 1e9 / 8, "mbps": 1e6 / 8},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,15 +19,15 @@ from symphony.engines.engine import Engine, Function, Stored
 from symphony.engines.gangs import gang_engine
 from symphony.engines.local import LocalEngine
 from symphony.policies import named
-from symphony.problem import limits, topologies, units
-from symphony.problem.errors import EngineError, InfeasibleError, InputError, SymphonyWarning, WorkloadError
+from symphony.problem import topologies, units
+from symphony.problem.errors import EngineError, InfeasibleError, InputError, SymphonyWarning
 from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
-from symphony.runtime.function_calls import FunctionCalls, work_submission
+from symphony.runtime.function_calls import FunctionCalls, check_options, work_submission
 from symphony.runtime.graph import Graph, Submission, SubmittedTask
-from symphony.runtime.jobs import ClusterJob, JobState, Retried, TaskRun, size_of
+from symphony.runtime.jobs import ClusterJob, JobLimits, JobState, Retried, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.live_workload import CPU, Shapes, task_graph
 from symphony.runtime.loop import Loop
@@ -144,16 +145,23 @@ class Cluster(FunctionCalls[ClusterJob]):
         """Set a function that the loop's thread calls if the engine or the scheduler fails."""
         self._loop.failed = callback
 
-    def submit(self, work: Graph | Callable[..., Any], /, *args: Any, priority: int = 0, **kwargs: Any) -> ClusterJob:
+    def submit(
+        self,
+        work: Graph | Callable[..., Any],
+        /,
+        *args: Any,
+        priority: int = 0,
+        time_limit_s: float = math.inf,
+        **kwargs: Any,
+    ) -> ClusterJob:
         """Run a graph, or a function with these arguments.
 
         Raises if it cannot be pickled or no device can run it; later errors are the job's. A function that is not a
-        kernel runs on a CPU.
+        kernel runs on a CPU. `time_limit_s`: from the start of its first task; then the job fails.
         """
-        if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
-            raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
+        check_options(priority, time_limit_s)
         sent = work_submission(work, args, kwargs)
-        job = self.start(sent, next(self._numbers), priority)
+        job = self.start(sent, next(self._numbers), priority, limits=JobLimits(time_limit_s))
         return ClusterJob(job, self.cancel)
 
     def start(
@@ -163,6 +171,7 @@ class Cluster(FunctionCalls[ClusterJob]):
         priority: int,
         on_end: Callable[[JobState], None] | None = None,
         retried: Mapping[int, Retried] | None = None,
+        limits: JobLimits | None = None,
     ) -> JobState:
         """Run a graph that is already serialised. The loop's thread calls `on_end` when the job has finished.
 
@@ -175,7 +184,7 @@ class Cluster(FunctionCalls[ClusterJob]):
             for kernel in {call.kernel for call in sent.calls}:
                 self._send(kernel)
             arguments = self._put(sent)
-            job = JobState(number, sent, arguments, priority, retried)
+            job = JobState(number, sent, arguments, priority, retried, limits)
             job.on_end = on_end
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)

@@ -7,6 +7,7 @@ import signal
 from symphony.engines.engine import DIED, LIMIT, LOST, RAISED, TIMEOUT, UNREADABLE, UNSENDABLE, Failed
 from symphony.problem.errors import JobError, KernelError, KernelLimitError, KernelTimeoutError, WorkerDiedError
 from symphony.runtime.jobs import TaskRun
+from symphony.runtime.kernels import KernelOptions
 
 # Signals that come from outside the process: its kernel is not to blame.
 EXTERNAL_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
@@ -20,17 +21,19 @@ FAILURE_HINTS = {
 PROGRAM_FAILED = "ProgramFailed"  # type of the error of a program that ended badly; its message: how, and its stderr
 
 
-def is_run_again(run: TaskRun, event: Failed) -> bool:
-    """True if the kernel has retries left, and is not to blame for the failure or raised what its `retry_on` names."""
-    options = run.kernel.options
+def is_run_again(options: KernelOptions, lost: int, event: Failed) -> bool:
+    """True if the kernel has retries left, and is not to blame for the failure or raised what its `retry_on` names.
+
+    `lost`: attempts that failed before.
+    """
     killed = event.why == DIED and event.signal in EXTERNAL_SIGNALS
     raised = event.why == RAISED and not event.classes.isdisjoint(options.retry_on)
-    return (killed or raised) and run.lost < options.retries
+    return (killed or raised) and lost < options.retries
 
 
-def retry_delay_s(run: TaskRun, event: Failed) -> float:
+def retry_delay_s(options: KernelOptions, event: Failed) -> float:
     """Seconds until a kernel that failed runs again."""
-    return run.kernel.options.retry_delay_s if event.why == RAISED else 0.0
+    return options.retry_delay_s if event.why == RAISED else 0.0
 
 
 def ending(event: Failed) -> str:

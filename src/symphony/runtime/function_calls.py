@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.job_handle import JobHandle
@@ -59,6 +60,14 @@ class FunctionCall:
         graph.task(self._kernel, *args, **kwargs)
         sent = submission(graph)
         return replace(sent, calls=tuple(replace(call, kernel=self._sent) for call in sent.calls))
+
+
+def check_options(priority: int, time_limit_s: float) -> None:
+    """Raise `WorkloadError` if these options of `submit` are wrong."""
+    if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
+        raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
+    if not units.is_number(time_limit_s) or time_limit_s == 0:
+        raise WorkloadError(f"time_limit_s is {time_limit_s!r}", hint="write seconds above 0, or leave it out")
 
 
 def work_submission(work: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -85,6 +86,12 @@ class TaskRun:
         return self.call.name
 
 
+class JobLimits(NamedTuple):
+    time_s: float = math.inf  # from the start of its first task to the end of the job
+    user: str = ""  # all tasks of this user's jobs together …
+    slots: float = math.inf  # … may hold so many slots of devices
+
+
 class Retried(NamedTuple):
     lost: int  # attempts that failed
     wait_s: float  # seconds until it may be tried again
@@ -100,9 +107,12 @@ class JobState:
         arguments: list[Stored],
         priority: int,
         retried: Mapping[int, Retried] | None = None,
+        limits: JobLimits | None = None,
     ) -> None:
         """`retried`: tasks that have failed before, and run again."""
         self.number, self.graph, self.priority = number, graph, priority
+        self.limits = limits or JobLimits()
+        self.deadline_s = math.inf  # known once its first task was started
         self.runs = [TaskRun(self, k, call, arguments[k]) for k, call in enumerate(graph.calls)]
         for index, (lost, wait_s) in (retried or {}).items():
             self.runs[index].lost, self.runs[index].retry_s = lost, time.monotonic() + wait_s
@@ -233,6 +243,11 @@ def exception_of(data: bytes | None) -> BaseException | None:
     except Exception:  # its class cannot be imported here: the error's text has to suffice
         return None
     return exception if isinstance(exception, BaseException) else None
+
+
+def slots_of(run: TaskRun) -> int:
+    """Slots of devices that a task holds while it runs."""
+    return run.kernel.options.workers * run.kernel.options.cores
 
 
 def value_of(run: TaskRun) -> Stored:

@@ -18,7 +18,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from symphony.engines.engine import DeviceDown, DeviceUp, Engine, EngineEvent, Failed, Finished, Function, Stopped, Work
-from symphony.problem.errors import EngineError, InfeasibleError, JobCancelledError, SymphonyError
+from symphony.problem import units
+from symphony.problem.errors import (
+    EngineError,
+    InfeasibleError,
+    JobCancelledError,
+    KernelTimeoutError,
+    SymphonyError,
+)
 from symphony.runtime import turn as happened
 from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
 from symphony.runtime.handling_time import HandlingTime
@@ -33,6 +40,7 @@ from symphony.runtime.jobs import (
     TaskRun,
     inputs_of,
     size_of,
+    slots_of,
     value_of,
 )
 from symphony.runtime.kernels import RunnableKernel
@@ -95,6 +103,7 @@ class Loop:
         self._expected: dict[tuple[str, int, int], tuple[int, float, float]] = {}  # see `_expectation`
         self._names = [(device.name,) for device in self.topology.devices]
         self._delayed: list[TaskRun] = []  # admitted tasks that may not be tried again yet
+        self._limited: list[JobState] = []  # running jobs with a time limit
         self._own_time = HandlingTime(len(self.topology.devices))
         self._zero_s = time.monotonic()  # time 0 of the core
         self.saving = TrainingSupervisor(
@@ -194,7 +203,7 @@ class Loop:
     def cycle(self, timeout_s: float) -> None:
         """Receive events, take turns until none are left, then learn from finished runs."""
         wakes_in_s = max(self._wakes_s - time.monotonic(), 0.0)
-        waits = (wakes_in_s, self.saving.wait_s(), self.rounds.wait_s(), self._retry_wait_s())
+        waits = (wakes_in_s, self.saving.wait_s(), self.rounds.wait_s(), self._retry_wait_s(), self._limit_wait_s())
         events = self.engine.poll(min(timeout_s, *waits))
         self._own_time.events_received(time.monotonic())
         for event in events:
@@ -202,6 +211,7 @@ class Loop:
         self.saving.poll()
         while self.requests:
             self.requests.popleft()()
+        self._end_overdue(time.monotonic())
         self.rounds.update(time.monotonic())
         self._release_delayed(time.monotonic())
         if not self._events and time.monotonic() >= self._wakes_s:
@@ -256,7 +266,7 @@ class Loop:
         for run in {run.kernel: run for run in job.runs}.values():
             self._check_runnable(run)
         trains = any(kernel.options.training is not None for kernel in {run.kernel for run in job.runs})
-        if len(job.runs) > MAX_WHOLE_TASKS and not trains:
+        if (len(job.runs) > MAX_WHOLE_TASKS or math.isfinite(job.limits.slots)) and not trains:
             self._admit_window(job)
             return
         sizes = [run.arguments.size for run in job.runs]
@@ -285,8 +295,11 @@ class Loop:
         self._events.append(SchedulerEvent(happened.ARRIVED, graph=job.row, priority=job.priority))
 
     def _admit_window(self, job: JobState) -> None:
-        """Admit a large graph: its tasks enter the core when they are ready and there is room."""
-        workload, job.window = self.scheduler.workload, TaskWindow(places(sum(self._slots)))
+        """Admit a graph that is large, or whose user has a limit: its tasks enter the core when they are ready and
+        there is room.
+        """
+        room = min(places(sum(self._slots)), job.limits.slots + 1, len(job.runs) + 1)
+        workload, job.window = self.scheduler.workload, TaskWindow(int(room))
         workers = max(run.kernel.options.workers for run in job.runs)
         shapes = workload.shapes.to_hold(len(job.window.tasks), 1, workload.kernels_with(job.graph), workers)
         if shapes != workload.shapes:
@@ -301,10 +314,12 @@ class Loop:
         self._arrives(job)
 
     def _enter(self, job: JobState) -> None:
-        """Tell the core of ready tasks of a large graph, as many as have a place."""
+        """Tell the core of ready tasks of a large graph, as many as have a place and its user may run."""
         window, workload = job.window, self.scheduler.workload
         assert window is not None
         while window.free and window.waiting and not job.over.is_set():
+            if self._held_slots(job.limits.user) + slots_of(window.waiting[0]) > job.limits.slots:
+                return
             run = window.waiting.popleft()
             run.trial = self._trial(run)
             kinds = 1 << run.trial if run.trial >= 0 else workload.kind_bits(run.kernel)
@@ -315,6 +330,17 @@ class Loop:
             workload.enter(job.row, place, run.kernel, size_of(run), kinds)
             self._events.append(SchedulerEvent(happened.ENTERED, self._gang(run)))
 
+    def _held_slots(self, user: str) -> int:
+        """Slots of the tasks of a user that the core knows; 0 for no user."""
+        mine = [job.window for job in self._admitted.values() if user and job.limits.user == user and job.window]
+        return sum(slots_of(run) for window in mine for run in window.tasks if run is not None)
+
+    def _enter_all(self, user: str) -> None:
+        """A task of a user has left the core: others of that user may enter. Urgent and early jobs are first."""
+        mine = [one for one in self._admitted.values() if one.limits.user == user and one.window and one.slot >= 0]
+        for job in sorted(mine, key=lambda job: -job.priority):
+            self._enter(job)
+
     def _left(self, gang: int) -> None:
         """The core has taken a finished task off its devices: its place in a window is free."""
         slot, place = divmod(gang, self.scheduler.workload.shapes.tasks)
@@ -323,7 +349,10 @@ class Loop:
         if job is None or job.window is None or run is None:
             return
         job.window.leave(place, (run.kernel, self.scheduler.workload.tables.runs_on.item(job.row, place)))
-        self._enter(job)
+        if job.limits.user:
+            self._enter_all(job.limits.user)
+        else:
+            self._enter(job)
         if not job.unfinished and job.window.is_empty and not job.over_in_core:
             job.over_in_core = True
             self._events.append(SchedulerEvent(happened.DROPPED, job.slot))
@@ -376,6 +405,7 @@ class Loop:
     def _jobs_changed(self, jobs: list[int]) -> None:
         """Jobs have arrived in the core, or have left it. `jobs`: the number of the job in each slot."""
         slot_of = {number: slot for slot, number in enumerate(jobs) if number >= 0}
+        left = set[str]()  # users with limits
         for number, job in list(self._admitted.items()):
             if number in slot_of:
                 arrives, job.slot = job.slot < 0, slot_of[number]
@@ -383,11 +413,14 @@ class Loop:
                     self._enter(job)
             elif job.slot >= 0:  # it has left the core; without a slot, it has not arrived there yet
                 del self._admitted[number]
+                left |= {job.limits.user} - {""}
                 self.scheduler.workload.remove(job.row)
                 tasks = self.scheduler.workload.shapes.tasks  # of an abandoned job: gangs that will never start
                 self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
         self._slot_jobs = jobs
         self._in_slot = {slot: self._admitted[number] for number, slot in slot_of.items()}
+        for user in left:
+            self._enter_all(user)
 
     def _started(self, commands: TurnCommands) -> Iterator[_Dispatch]:
         """Gangs that the core has started and the engine has not received."""
@@ -483,6 +516,9 @@ class Loop:
         run.number = next(self._numbers)
         if run.job.status == WAITING:
             run.job.status = RUNNING
+            if math.isfinite(run.job.limits.time_s):
+                run.job.deadline_s = time.monotonic() + run.job.limits.time_s
+                self._limited.append(run.job)
         self._attempts[run.number] = run
         self._occupancy.add(run, devices)
         for each in devices:
@@ -601,9 +637,9 @@ class Loop:
     def _failed(self, run: TaskRun, event: Failed) -> None:
         self._end_trial(run)
         self._report_stopped(run)
-        if is_run_again(run, event):
+        if is_run_again(run.kernel.options, run.lost, event):
             run.lost += 1
-            delay_s = retry_delay_s(run, event)
+            delay_s = retry_delay_s(run.kernel.options, event)
             if delay_s:
                 run.retry_s = time.monotonic() + delay_s
                 self.scheduler.allow(self._gang(run), 0)
@@ -626,6 +662,22 @@ class Loop:
                 kinds = [run.trial] if run.trial >= 0 else self.scheduler.workload.kinds_of(run.kernel)
                 self.scheduler.allow(self._gang(run), sum(1 << kind for kind in kinds))
                 self._events.append(SchedulerEvent(happened.WOKEN))
+
+    def _limit_wait_s(self) -> float:
+        """Seconds until a job reaches its time limit."""
+        return max(min((job.deadline_s for job in self._limited), default=math.inf) - time.monotonic(), 0.0)
+
+    def _end_overdue(self, now_s: float) -> None:
+        """Fail jobs that have reached their time limit."""
+        for job in [job for job in self._limited if job.deadline_s <= now_s]:
+            limit = units.show(job.limits.time_s, "seconds")
+            error = KernelTimeoutError(
+                f"it was still running after {limit}, its time limit",
+                where=f"job {job.number} ({job.graph.name!r})",
+                hint="give it more time: --time, or submit(…, time_limit_s=…)",
+            )
+            self._abandon(job, error, FAILED)
+        self._limited = [job for job in self._limited if not job.over.is_set()]
 
     # --- devices
 

@@ -37,6 +37,7 @@ class TaskHistory:
     waits: str  # what it waits for, if it waits
     steps: int = 0  # of a training job; 0 for other tasks
     reads: Sequence[int] = ()  # indices of the tasks whose values it needs
+    size: int = 0  # bytes of its own value; 0 = unknown
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def job_history(job: JobState) -> JobHistory:
             _waits(job, run),
             _steps(run),
             run.call.reads,
+            run.value.size if run.value is not None else 0,
         )
         for run in job.runs
     ]
@@ -216,8 +218,9 @@ def _s(seconds: float) -> str:
 def trace(history: JobHistory) -> dict[str, Any]:
     """A Chrome trace: a process for each device, a thread for each of its slots that was used.
 
-    Arrows lead from the end of a task to those that read its value. The process "waiting" has a row for each task, from
-    the time at which it could have started to its start.
+    Arrows lead from the end of a task to those that read its value. A slice "… gets 24 MB" before a task is the time
+    from its dispatch to its start, in which its process gets these values. The process "waiting" has a row for each
+    task, from the time at which it could have started to its dispatch.
     """
     runs = [
         (attempt.began_s, attempt.began_s + attempt.seconds, device, index, attempt)
@@ -234,6 +237,7 @@ def trace(history: JobHistory) -> dict[str, Any]:
         task = history.tasks[index]
         slots = devices.setdefault(device, [])
         slot = next((k for k, free in enumerate(slots) if free <= began + 1e-6), len(slots))
+        idle_s = slots[slot] if slot < len(slots) else -math.inf
         slots[slot : slot + 1] = [ended]
         about = {"kernel": task.kernel, "expected_s": attempt.expected_s, "ended": attempt.ended}
         about |= {"waited_s": max(began - task.ready_s, 0.0), "cold": attempt.cold}
@@ -243,8 +247,16 @@ def trace(history: JobHistory) -> dict[str, Any]:
         events[-1]["args"] = about
         if attempt.ended == "done" and device == attempt.devices[0]:
             first[index] = events[-1]
-        if math.isfinite(free_s[index]) and began > free_s[index]:
-            since_us = (free_s[index] - history.submitted_s) * 1e6
+        sent_s = max(attempt.sent_s, idle_s, free_s[index]) if task.reads else began
+        if sent_s < began:
+            size = show(float(sum(history.tasks[source].size for source in task.reads)), "bytes")
+            sources = [(history.tasks[source], first[source]) for source in task.reads if source in first]
+            made = {one.name: [*devices][where["pid"] - FIRST_DEVICE] for one, where in sources}
+            moved = {"name": f"{task.name} gets {size}", "cat": "transfer", "ph": "X", **place, "args": {"from": made}}
+            events.append({**moved, "ts": (sent_s - history.submitted_s) * 1e6, "dur": (began - sent_s) * 1e6})
+            start_us = events[-1]["ts"]
+        since_us = (free_s[index] - history.submitted_s) * 1e6
+        if start_us > since_us:  # neither if that is unknown
             waited = {"name": f"{task.name} waits", "cat": "waiting", "ph": "X", "ts": since_us, "pid": WAITING_PROCESS}
             events.append({**waited, "tid": index + 1, "dur": start_us - since_us, "args": {"for": device}})
         free_s[index] = max(ended, free_s[index]) if math.isfinite(free_s[index]) else ended

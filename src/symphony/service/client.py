@@ -20,7 +20,7 @@ import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,7 @@ from pydantic import BaseModel, ValidationError
 
 from symphony.engines.engine import Pickled
 from symphony.engines.worker import unpickled
-from symphony.problem import limits, topology_file, units
+from symphony.problem import limits, topology_file
 from symphony.problem.errors import (
     BusyError,
     InputError,
@@ -40,10 +40,9 @@ from symphony.problem.errors import (
     UnavailableError,
     UnknownJobError,
     VersionError,
-    WorkloadError,
 )
 from symphony.problem.topology import Topology
-from symphony.runtime.function_calls import FunctionCalls, work_submission
+from symphony.runtime.function_calls import FunctionCalls, check_options, work_submission
 from symphony.runtime.graph import Graph, Submission
 from symphony.runtime.job_handle import JobHandle
 from symphony.runtime.jobs import exception_of
@@ -291,17 +290,21 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
         queue: str = "",
         key: str = "",
         after: Iterable[RemoteJob | int] = (),
+        time_limit_s: float = math.inf,
         **kwargs: Any,
     ) -> RemoteJob:
         """Submit a graph, or a function with these arguments. When this returns, the service has journalled it.
 
         `queue`: one of the user's queues, which share equally. Submissions with the same `key` make one job. It starts
-        when all jobs in `after` are done; if one of them fails, it fails.
+        when all jobs in `after` are done; if one of them fails, it fails. It also fails if it still runs `time_limit_s`
+        after the start of its first task; a restart of the service begins this time anew.
         """
-        if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
-            raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
+        check_options(priority, time_limit_s)
         before = [job.id if isinstance(job, RemoteJob) else job for job in after]
-        body = self._body(self._checked(work, args, kwargs), priority, queue, before)
+        # Old services do not know these fields.
+        newer: dict[str, Any] = {"after": before} if before else {}
+        newer |= {"time_limit_s": time_limit_s} if time_limit_s <= limits.SECONDS else {}
+        body = self._body(self._checked(work, args, kwargs), {"priority": priority, "queue": queue, **newer})
         headers = {wire.KEY_HEADER: quote(key) or uuid.uuid4().hex, "content-type": "application/json"}
         answer = self._ask("POST", "/v1/jobs", body, headers)
         return RemoteJob(self, wire.JobView.model_validate_json(answer))
@@ -390,7 +393,8 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
 
     # --- encoding
 
-    def _body(self, sent: Submission, priority: int, queue: str, after: Sequence[int] = ()) -> bytes:
+    def _body(self, sent: Submission, options: Mapping[str, Any]) -> bytes:
+        """A request to run a graph; `options`: fields of `wire.Submit`."""
         kernels = list(dict.fromkeys(call.kernel for call in sent.calls))
         numbers = {kernel: number for number, kernel in enumerate(kernels)}
         tasks = [
@@ -403,8 +407,7 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
             "tasks": tasks,
         }
         graph |= {"outputs": sent.outputs, "names": sent.names}
-        body = {"graph": graph, "priority": priority, "queue": queue, "python": wire.PYTHON}
-        return json.dumps(body | ({"after": after} if after else {})).encode()  # old services do not know `after`
+        return json.dumps({"graph": graph, "python": wire.PYTHON, **options}).encode()
 
     def _kernel(self, kernel: RunnableKernel) -> dict[str, Any]:
         options = kernel.options

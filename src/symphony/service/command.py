@@ -39,8 +39,8 @@ class Command:
         return Path(self.words[0]).name
 
     def kernel(self, device: str, options: KernelOptions) -> KernelFunction:
-        """Its value is a tar archive of the fetched files. If the exit status is not 0, it raises
-        `subprocess.CalledProcessError`.
+        """Its value is a tar archive of the fetched files. If the exit status is not 0, it raises a
+        `subprocess.CalledProcessError` of the class that `exception_of_status` names.
         """
         kernel = KernelFunction(_running(), device, self.name, options)
         kernel.key = f"run.{self.words[0]}"
@@ -81,6 +81,11 @@ def _running() -> Callable[..., bytes]:
         def die_with_parent() -> None:
             prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a cancelled program must not continue
 
+        def failed(status: int) -> Exception:
+            name = f"ExitStatus{status if status >= 0 else 128 - status}"  # `exception_of_status`
+            kind: Any = type(name, (subprocess.CalledProcessError,), {"__module__": "__main__"})
+            return kind(status, words)
+
         with contextlib.ExitStack() as stack:
             if archive is not None:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="symphony-run-"))
@@ -102,7 +107,7 @@ def _running() -> Callable[..., bytes]:
                 )
             except OSError as error:  # with the exit statuses of a shell
                 print(f"{words[0]}: {error.strerror}", file=sys.stderr, flush=True)
-                raise subprocess.CalledProcessError(126 if error.errno == errno.EACCES else 127, words) from None
+                raise failed(126 if error.errno == errno.EACCES else 127) from None
             with child:
 
                 def write(pipe: Any) -> None:
@@ -119,7 +124,7 @@ def _running() -> Callable[..., bytes]:
                     child.kill()
                     raise
             if child.returncode:
-                raise subprocess.CalledProcessError(child.returncode, words)
+                raise failed(child.returncode)
             found = io.BytesIO()
             if fetch:
                 root = pathlib.Path(folder)
@@ -167,6 +172,11 @@ def unpack(archive: bytes, folder: Path) -> list[str]:
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
         return files.getnames()
+
+
+def exception_of_status(status: int) -> str:
+    """The name of what `Command.kernel` raises at this exit status, for `retry_on`."""
+    return f"__main__.ExitStatus{status}"
 
 
 def exit_status(error: BaseException | None) -> int | None:

@@ -19,13 +19,25 @@ from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
+from symphony.engines.containment import Containment
 from symphony.engines.engine import LOST as INPUT_LOST
 from symphony.engines.engine import Failed, Finished, Output, Pickled, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, JobError, ServiceError, SymphonyError
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import ending, error_of, is_run_again, retry_delay_s
 from symphony.runtime.graph import Submission
-from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, Retried, TaskRun
+from symphony.runtime.jobs import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    Attempt,
+    JobLimits,
+    JobState,
+    Retried,
+    TaskRun,
+)
 from symphony.runtime.report import KILLED_RUN
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
@@ -34,7 +46,19 @@ from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine, wall
 from symphony.service.shares import FairQueue
-from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, KILLED, LOST, RESTARTED, STOPPED, ServiceJob
+from symphony.service.state import (
+    BEGUN,
+    BROKE,
+    CANCEL,
+    ENDED,
+    FINISHED,
+    KILLED,
+    LOST,
+    RESTARTED,
+    STOPPED,
+    ServiceJob,
+    job_numbers,
+)
 from symphony.service.wire import ErrorView, JobView, Submit, TrainingView, Value, optional
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.progress import refresh, saved_before
@@ -67,10 +91,11 @@ class JobRunner:
         checkpoints: CheckpointFolders,
         weights: Mapping[str, float],
         at_once: int,
+        limits: Containment,
     ) -> None:
         self._ledger, self._database, self._blobs, self._at_once = ledger, database, blobs, at_once
         self._outputs, self._checkpoints = outputs, checkpoints
-        self.queue = FairQueue(weights)
+        self.queue, self._limits = FairQueue(weights, limits), limits
         self.admitted: dict[int, AdmittedJob] = {}
         self.cached_graphs: dict[int, Submission] = {}
         self.paused = True  # admit nothing: there is no cluster yet
@@ -238,7 +263,9 @@ class JobRunner:
             before = self._retried.pop(job.id, {})
             retried = {new: before[task] for new, task in enumerate(rest.tasks) if task in before}
             priority = self._levels.get(job.id, job.priority)
-            state = self.cluster.start(rest.graph, job.id, priority, self.job_ended, retried)
+            slots = self._limits.of_user(job.user).slots
+            limits = JobLimits(job.time_limit_s or math.inf, job.user if math.isfinite(slots) else "", slots)
+            state = self.cluster.start(rest.graph, job.id, priority, self.job_ended, retried, limits)
         except (SymphonyError, OSError) as error:
             for value in held.values():
                 self._engine.free(value)
@@ -317,9 +344,9 @@ class JobRunner:
         if isinstance(event, Finished):
             made = event
             return self._ledger.post_required(lambda entry: self._finished(entry, run, made, data))
-        again = is_run_again(run, event)
+        again = is_run_again(run.kernel.options, run.lost, event)
         if again:
-            delay_s = retry_delay_s(run, event)
+            delay_s = retry_delay_s(run.kernel.options, event)
             data |= {"retry": run.lost + 1, "retries": run.kernel.options.retries, "retry_at_s": time.time() + delay_s}
             data |= {"retry_delay_s": delay_s} if delay_s else {}
         else:
@@ -445,15 +472,25 @@ class JobRunner:
         return view.model_copy(update={"training": trains})
 
     def _waits(self, job: ServiceJob) -> str:
-        """Why a job is not admitted; "" if it is, or has ended."""
+        """Why a job has not started; "" if it has, has ended, or waits for a free device."""
         under_way = self.queue.under_way.copy()
-        if job.over or job.id in under_way:
+        if job.over:
+            return ""
+        if job.id in under_way:
+            admitted = self.admitted.get(job.id)
+            window = None if admitted is None else admitted.state.window
+            slots = self._limits.of_user(job.user).slots
+            if math.isfinite(slots) and window is not None and window.waiting and window.is_empty:
+                return f"{job.user} may hold {slots:g} slots of devices at once, and holds too many"
             return ""
         if self.paused:
             return "the service admits no jobs at present"
-        mine = sum(one.user == job.user for one in under_way.values())
-        if self.queue.is_full(job.user, self._at_once):
-            return f"{mine} jobs of {job.user} are under way, and more of one user are not admitted at once"
+        before = self.waits_for(job)
+        if before:
+            return f"for {job_numbers(before)}"
+        held = self.queue.held_back(job.user, self._at_once, self._ledger.state, time.time(), self.cluster.used_s())
+        if held:
+            return held
         if len(under_way) >= self._at_once:
             return f"{len(under_way)} jobs are under way, and more are not admitted at once"
         return "it is about to be admitted"

@@ -140,6 +140,7 @@ class Service:
                 self.checkpoints,
                 self.limits.weights,
                 self.limits.at_once,
+                self.limits.containment,
             )
             self.running.failed = self._fail
             stack.callback(self.ledger.close)  # before the engine: it may have to read values of the last events
@@ -198,13 +199,14 @@ class Service:
 
     def check_lock(self) -> None:
         """Check every `CHECK_S` that this service still has its journal: PostgreSQL's locks end with the server
-        process.
+        process. Also admits jobs whose user's limit for a day has room again.
         """
-        if self.database.dialect.name == "sqlite" or time.monotonic() < self._checked + CHECK_S:
+        if time.monotonic() < self._checked + CHECK_S:
             return
         if self._check is None or self._check.done():
             self._checked = time.monotonic()
-            self._check = self.ledger.post_required(_check_only)
+            alone = self.database.dialect.name == "sqlite"
+            self._check = self.ledger.post_required(_nothing if alone else _check_only)
 
     def _resume(self, entry: Transaction, died: bool) -> None:
         self.running.resume(entry, died)
@@ -227,7 +229,7 @@ class Service:
         named = named_in(graphs.values(sent.graph))
         self._check_blobs(token, named)
         whole = graphs.submission(sent.graph, token.user, self.blobs)
-        check_contained(self.limits.containment, token.user, whole)
+        check_contained(self.limits.containment, token.user, whole, sent.time_limit_s or 0.0)
         self.cluster.check(whole)
         return self.ledger.post(lambda entry: self._accept(entry, token, sent, whole, body, key, named))
 
@@ -271,6 +273,7 @@ class Service:
             digest=digest,
             **({"steps": steps} if (steps := graphs.steps(graph)) else {}),
             **({"after": sorted(set(sent.after))} if sent.after else {}),
+            **({"time_limit_s": sent.time_limit_s} if sent.time_limit_s else {}),
         )
         self.running.accepted(entry, state.jobs[job], whole, bool(named))
         return state.jobs[job].view(), True
@@ -450,11 +453,16 @@ class Service:
             log.error("unused blobs could not be removed: %s", error)
 
 
-def check_contained(containment: Containment, user: str, graph: Submission) -> None:
-    """Refuse a graph that the limits of jobs can never allow."""
+def check_contained(containment: Containment, user: str, graph: Submission, time_limit_s: float = 0.0) -> None:
+    """Refuse a graph that the limits of jobs can never allow. `time_limit_s`: 0 = none."""
     most = min(containment.job.memory, containment.of_user(user).memory)
     cores = min(containment.job.cores, containment.of_user(user).cores)
+    slots = containment.of_user(user).slots
     where = f"graph {graph.name!r}"
+    if time_limit_s > containment.job.time:
+        asked, longest = (units.show(seconds, "seconds") for seconds in (time_limit_s, containment.job.time))
+        text = f"its time limit is {asked}, and jobs may run for {longest}"
+        raise InfeasibleError(text, where=where, hint=f"write {longest} or less, or ask the administrator")
     for call in graph.calls:
         options, kernel = call.kernel.options, f"{where}: kernel {call.kernel.name!r}"
         if options.memory > most:
@@ -464,6 +472,9 @@ def check_contained(containment: Containment, user: str, graph: Submission) -> N
         if options.cores > cores:
             text = f"it asks for {options.cores} cores, and your jobs may use {cores:g}"
             raise InfeasibleError(text, where=kernel, hint=f"write cores={cores:g} or less, or ask the administrator")
+        if options.workers * options.cores > slots:
+            text = f"it needs {options.workers * options.cores} slots at once, and your jobs may have {slots:g}"
+            raise InfeasibleError(text, where=kernel, hint="use fewer cores or workers, or ask the administrator")
         if containment.own_accounts and options.training is not None:
             raise InfeasibleError(
                 "a service with --run-as user runs no training jobs: their checkpoints are in its private folder",
@@ -506,6 +517,10 @@ def _was_stopped(database: sa.Engine) -> bool:
 
 def _mark_stopped(entry: Transaction) -> None:
     entry.do(sa.update(tables.journal).values(stopped=True))
+
+
+def _nothing(entry: Transaction) -> None:
+    """Every command is followed by a choice of jobs to admit."""
 
 
 def _check_only(entry: Transaction) -> None:

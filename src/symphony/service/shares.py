@@ -13,6 +13,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
+from symphony.engines.containment import Containment
+from symphony.problem import units
 from symphony.service.state import ServiceJob, State
 
 ASSUMED_JOB_S = 1.0  # assumed usage of an admitted job that has not used more yet
@@ -24,8 +26,9 @@ MAX_FREE_SHARE = 0.25  # … but not more than this share of all
 class FairQueue:
     """Waiting and admitted jobs, by user and queue."""
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
+    def __init__(self, weights: Mapping[str, float], limits: Containment | None = None) -> None:
         self._weights = weights  # by user; 1 by default
+        self._limits = limits or Containment()
         self._waiting: dict[tuple[str, str], list[tuple[int, int]]] = {}  # heaps of (-priority, job)
         self.under_way: dict[int, ServiceJob] = {}
         self._order: list[str] = []  # users with jobs under way, who has used most first
@@ -36,10 +39,22 @@ class FairQueue:
     def leave(self, job: ServiceJob) -> None:
         self.under_way.pop(job.id, None)
 
-    def is_full(self, user: str, at_once: int) -> bool:
-        """Whether a user has as many jobs under way as are allowed, of `at_once` in all."""
-        most = at_once - min(FREE_PLACES, int(MAX_FREE_SHARE * at_once))
-        return sum(job.user == user for job in self.under_way.values()) >= most
+    def held_back(self, user: str, at_once: int, state: State, now: float, used_s: Mapping[int, float]) -> str:
+        """Why no more jobs of a user are admitted now; "" if they are. `at_once`: places for the jobs of all users.
+
+        Thread-safe. `used_s`: as in `next`.
+        """
+        mine = [job.id for job in self.under_way.copy().values() if job.user == user]
+        limits = self._limits.of_user(user)
+        if len(mine) >= limits.running_jobs:
+            return f"{user} may have {limits.running_jobs:g} jobs under way, and has {len(mine)}"
+        used = state.users[user].used_today(now) + sum(used_s.get(job, 0.0) for job in mine)
+        if used >= limits.device_time_per_day:
+            most, spent = (units.show(seconds, "seconds") for seconds in (limits.device_time_per_day, used))
+            return f"{user} may use {most} of device time in 24 hours, and has used {spent}"
+        if len(mine) >= at_once - min(FREE_PLACES, int(MAX_FREE_SHARE * at_once)):
+            return f"{len(mine)} jobs of {user} are under way, and more of one user are not admitted at once"
+        return ""
 
     def levels(self, state: State, now: float, used_s: Mapping[int, float]) -> dict[int, int]:
         """Priorities for the core of the jobs under way: their own, and within that, who has used least comes first.
@@ -73,7 +88,7 @@ class FairQueue:
         skipped.
 
         `used_s`: device-seconds of running jobs, by job, that are not journalled yet. `at_once`: places for jobs under
-        way; users that `is_full` are skipped.
+        way; users that are `held_back` are skipped.
         """
         if not self._waiting:
             return None
@@ -91,7 +106,7 @@ class FairQueue:
             if not heap:
                 del self._waiting[key]
                 continue
-            if at_once is not None and self.is_full(key[0], at_once):
+            if at_once is not None and self.held_back(key[0], at_once, state, now, used_by):
                 continue
             user = state.users[key[0]]
             used = (user.usage.now(now) + users[key[0]]) / self._weights.get(key[0], 1.0)

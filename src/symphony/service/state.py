@@ -31,6 +31,7 @@ RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED, KILLED)  # how a run of a task en
 MAX_JOB = 1 << 62  # above all numbers of jobs
 MIN_ENDED = 1_000  # ended jobs that are listed for a user even if they were forgotten
 USAGE_HALF_LIFE_S = 3_600.0  # of past usage in fair shares
+HOUR_S, HOURS_OF_A_DAY = 3_600.0, 24
 
 
 class JournalEvent(NamedTuple):
@@ -71,6 +72,7 @@ class ServiceJob:
     step: int = 0  # … those done when it ended …
     saved: int = 0  # … and those saved then, or at the last restart
     after: tuple[int, ...] = ()  # jobs that must be done before it
+    time_limit_s: float | None = None  # from the start of its first task
 
     @property
     def over(self) -> bool:
@@ -93,6 +95,7 @@ class ServiceJob:
             change=self.change,
             training=TrainingView(steps=self.steps, step=self.step, saved=self.saved) if self.steps else None,
             after=list(self.after),
+            time_limit_s=self.time_limit_s,
         )
 
 
@@ -117,6 +120,11 @@ class UserRecord:
     jobs: dict[int, None] = field(default_factory=dict)  # an ordered set
     open: int = 0
     ended: list[tuple[int, int]] = field(default_factory=list)  # events with which jobs ended, and these jobs
+    by_hour: dict[int, float] = field(default_factory=dict)  # device-seconds, by the hour in which a run ended
+
+    def used_today(self, at: float) -> float:
+        """Device-seconds of runs that ended in this hour, or in the 23 before it."""
+        return sum(seconds for hour, seconds in self.by_hour.items() if hour > at // HOUR_S - HOURS_OF_A_DAY)
 
     def ended_between(self, after: int, last: int) -> list[int]:
         """Jobs that ended with one of the events after `after`, up to `last`. Forgotten ones may be among them."""
@@ -181,6 +189,7 @@ class State:
             change=event.id,
             steps=data.get("steps", 0),
             after=tuple(data.get("after", ())),
+            time_limit_s=data.get("time_limit_s"),
         )
         self.jobs[job.id] = self.open[job.id] = job
         self.last_job = max(self.last_job, job.id)
@@ -201,6 +210,10 @@ class State:
         job.seconds += event.seconds
         user = self.users[job.user]
         user.usage.add(event.seconds, event.at)
+        hour = int(event.at // HOUR_S)
+        user.by_hour[hour] = user.by_hour.get(hour, 0.0) + event.seconds
+        if len(user.by_hour) > HOURS_OF_A_DAY + 1:
+            del user.by_hour[min(user.by_hour)]
         user.queues[job.queue].add(event.seconds, event.at)
 
     def _ended(self, job: ServiceJob, event: JournalEvent) -> None:

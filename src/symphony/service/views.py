@@ -111,6 +111,7 @@ def job_history(job: wire.JobDetail, waits: str = "") -> report.JobHistory:
                 waits or _waits_to_retry(task) or report.waits_for(missing),
                 task.training.steps if task.training is not None else 0,
                 task.reads,
+                task.runs[-1].bytes if task.runs else 0,
             )
         )
     ended = math.nan if view.ended_s is None else view.ended_s

@@ -115,6 +115,7 @@ class Submit(Message):
     queue: Annotated[str, StringConstraints(max_length=100, pattern=r"^[\w.-]*$")] = ""
     python: Annotated[str, StringConstraints(max_length=20)] = PYTHON
     after: list[Annotated[int, Field(ge=1, le=2**62)]] = Field(default=[], max_length=MAX_AFTER)  # jobs to wait for
+    time_limit_s: Annotated[float, Field(gt=0, le=limits.SECONDS)] | None = None  # from the start of its first task
 
 
 class ErrorView(BaseModel):
@@ -251,6 +252,7 @@ class RunView(BaseModel):
     cold: bool = False
     trial: bool = False
     ended: Text = ""  # "" = under way, "done", or the reason of a failure
+    bytes: int = 0  # of its value; 0 = none, or unknown
     began_step: int | None = None  # of a training job: the step from which it resumed; None: not reported yet
     step: int = 0  # steps done
     saved_step: int = 0  # steps in the last checkpoint
@@ -349,6 +351,7 @@ class JobView(BaseModel):
     waits: Text = ""  # why it is not admitted yet; "" = it is, or has ended
     training: TrainingView | None = None
     after: list[int] = []  # jobs that must be done before it
+    time_limit_s: float | None = None
 
 
 class JobList(BaseModel):

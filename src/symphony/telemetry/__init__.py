@@ -18,7 +18,7 @@ The files, in the order in which a count passes through them:
     what to count     event_selection, bayes_net → planning
     readings          sources/ → samples (whose docstring lists the four forms of a reading); naming: perf's event names
     inference         reading, columns → posterior (arrays) → inference → spans → estimates; rows: a topology's rows
-    symphony stat     counting, sample_feed, verdicts → stat → interval_plots; drawing: the network as a picture
+    symphony stat     counting, top_down, sample_feed, verdicts → stat → repeats, interval_plots; drawing: a picture
 """
 
 from symphony.telemetry.architectural import ARCHITECTURAL_NAME as ARCHITECTURAL_NAME
@@ -42,15 +42,20 @@ from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
 from symphony.telemetry.inference import Tracker, infer
+from symphony.telemetry.listing_files import installed_source as installed_source
 from symphony.telemetry.machine import Platform
 from symphony.telemetry.memory import memory_traffic as memory_traffic
 from symphony.telemetry.naming import CounterKind as CounterKind
 from symphony.telemetry.posterior import Parameters
 from symphony.telemetry.reading import Model, model
+from symphony.telemetry.repeats import averaged as averaged
+from symphony.telemetry.repeats import half_interval as half_interval
 from symphony.telemetry.samples import Column, CounterSource, Problem, Recording, Sample, record
 from symphony.telemetry.sources import read_perf
 from symphony.telemetry.spans import Span as Span
 from symphony.telemetry.spans import StatRow as StatRow
+from symphony.telemetry.top_down import largest as largest
+from symphony.telemetry.top_down import tree as tree
 
 __all__ = [
     "Catalogue",

@@ -49,6 +49,16 @@ def read(path: Path) -> dict[str, bytes]:
     return _rooted(found, str(path))
 
 
+def installed_source(source: Path = Path("/usr/src"), modules: Path = Path("/lib/modules")) -> Path | None:
+    """The newest kernel source on this machine: Debian's linux-source package, or a tree; None if there is none."""
+    trees = [path for path in (*source.glob("*"), *modules.glob("*/source")) if (path / IN_KERNEL).is_dir()]
+
+    def version(path: Path) -> list[int]:
+        return [int(part) for part in re.findall(r"[0-9]+", f"{path.parent.name}/{path.name}")]
+
+    return max((*source.glob("linux-source-*.tar*"), *trees), key=version, default=None)
+
+
 def is_archive(path: Path) -> bool:
     """Whether a file is a tar archive, compressed or not, or a Debian package, by its first bytes."""
     try:

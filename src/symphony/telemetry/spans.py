@@ -36,6 +36,12 @@ class StatRow:
     upper: float
     counted: float | None = None  # share of the time with a counter; None for metrics
     derived: bool = False  # never counted: it follows from other events
+    runs: int = 1  # of which it is the mean …
+    over_runs: float = math.nan  # … and half of the 95% interval of that mean, by how much the runs differ
+
+    def per_second(self, seconds: float) -> float:
+        """The rate of an event in a time; NaN of a metric."""
+        return self.value / seconds if self.kind == "event" and seconds > 0 else math.nan
 
     @property
     def half_width(self) -> float:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from symphony.telemetry import linear
+from symphony.telemetry import linear, top_down
 from symphony.telemetry.events import Catalogue, Metric
 from symphony.telemetry.expressions import key
 from symphony.telemetry.identities.relations import Identity, Relation, cached, made
 from symphony.telemetry.machine import Platform
 
-_GROUP = "_group"
-_LEVEL = re.compile(r"(?:topdown|pipeline)l([0-9]+)", re.IGNORECASE)
 _DISJOINT = 2  # below this level of the top-down method, children are estimates and may overlap
 _NOT_COUNTED = frozenset({"duration_time", "tsc", "system_tsc_freq"})
 
@@ -48,14 +45,11 @@ def _parents(metrics: Sequence[Metric], forms: Mapping[str, linear.Form]) -> Ite
     """Children of a metric, by the names of their groups, minus the metric; those of the first level, minus 1."""
     children: dict[str, dict[str, None]] = {}
     for metric in metrics:
-        levels = {int(found[1]): group for group in metric.groups if (found := _LEVEL.fullmatch(group))}
-        if 1 in levels:
-            children.setdefault("", {})[key(metric.name)] = None
-        elif levels and max(levels) <= _DISJOINT:
-            for group in metric.groups:
-                parent = key(group).removesuffix(_GROUP)
-                if parent != key(group) and parent in forms:
-                    children.setdefault(parent, {})[key(metric.name)] = None
+        level = top_down.level(metric)
+        above = [""] if level == 1 else top_down.parents(metric) if 1 < level <= _DISJOINT else []
+        for parent in above:
+            if not parent or parent in forms:
+                children.setdefault(parent, {})[key(metric.name)] = None
     for parent, inside in children.items():
         if len(inside) > 1:
             whole = forms[parent] if parent else linear.fraction(linear.CONSTANT_ONE)
