@@ -44,10 +44,12 @@ from symphony.service.client import RemoteCluster, connect
 from symphony.service.database import open_database
 from symphony.service.journal import read_events
 from symphony.service.state import FINISHED
+from tests.engines.daemon import daemon as start_daemon
 from tests.service.kernels import add, one, rave
 from tests.service.places import postgres_server
 from tests.service.serve_process import Serve
 from tests.service.test_isolation import breaks, patches
+from tests.waiting import has_ended
 
 SECTIONS = ("attacks", "kills")
 RESULT_S = 120.0  # for which an honest result is waited for
@@ -66,24 +68,6 @@ def noted(path, text):
     os.write(file, line)
     os.close(file)
     return text
-
-
-@sy.kernel
-def leaves_a_daemon(path):
-    """Start a process in a session of its own, which outlives this one if it may."""
-    import os
-    import time
-
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            with open(path, "w") as file:
-                file.write(str(os.getpid()))
-            time.sleep(600)
-        os._exit(0)
-    while not os.path.exists(path):
-        time.sleep(0.01)
-    return "started"
 
 
 @sy.kernel
@@ -440,17 +424,14 @@ def damaged_event(target: Target) -> tuple[bool, dict[str, Any]]:
 
 def daemon(target: Target) -> tuple[bool, dict[str, Any]]:
     """A kernel that leaves a process behind."""
-    file = target.folder / "daemon"
     with target.user("mallory") as cluster:
-        cluster.submit(one(leaves_a_daemon, str(file))).wait(RESULT_S)
-    pid = int(file.read_text())
+        pid = cluster.submit(one(sy.kernel(start_daemon), str(target.folder / "daemon"))).result(RESULT_S)
     deadline = time.monotonic() + 10.0
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+    while not (ended := has_ended(pid)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    alive = Path(f"/proc/{pid}").exists()
-    if alive:
+    if not ended:
         os.kill(pid, signal.SIGKILL)
-    return not alive, {"outlives_its_job": alive}
+    return ended, {"outlives_its_job": not ended}
 
 
 def fan_in(target: Target) -> tuple[bool, dict[str, Any]]:

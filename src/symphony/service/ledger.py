@@ -61,7 +61,7 @@ class Transaction:
     turn: int = 0  # its number among the transactions
     _last: str = ""  # the kind of the last entry of `rows`
 
-    def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> None:
+    def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> JournalEvent:
         """Add an event. The state has it at once; its effects follow after the commit."""
         seconds = data.get("seconds", 0.0) * data.get("workers", 1)
         previous = self.state.jobs.get(job)
@@ -69,6 +69,7 @@ class Transaction:
         event = JournalEvent(self.state.events + 1, time.time(), job, kind, task, float(seconds), data, follows)
         self.state.apply(event)
         self.events.append(event)
+        return event
 
     def insert(self, table: sa.Table, *rows: dict[str, Any]) -> None:
         self._many(sa.insert(table), table.name, rows)
