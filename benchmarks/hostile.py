@@ -44,6 +44,7 @@ from symphony.service.client import RemoteCluster, connect
 from symphony.service.database import open_database
 from symphony.service.journal import read_events
 from symphony.service.state import FINISHED
+from tests.compiling import share_programs
 from tests.engines.daemon import daemon as start_daemon
 from tests.service.kernels import add, one, rave
 from tests.service.places import postgres_server
@@ -679,6 +680,7 @@ def main() -> None:
     if given.honest:
         submit_honestly()
         return
+    share_programs()  # of the services that are started
     if given.quick:
         given.kills, given.rate, given.kill_seconds = min(given.kills, 4), min(given.rate, 10.0), 30.0
     found: dict[str, Any] = {"load_before": os.getloadavg(), "seed": given.seed}
