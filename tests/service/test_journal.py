@@ -179,6 +179,18 @@ def test_a_job_whose_submission_is_damaged_fails_and_the_others_go_on(three: Pat
     here.service.close()
 
 
+@pytest.mark.parametrize(
+    "damage", ["UPDATE payloads SET shape = '1.5'", "UPDATE payloads SET job = X'00FF' WHERE job = 3"]
+)
+def test_a_payload_that_makes_no_sense_does_not_keep_the_service_from_starting(three: Path, damage: str) -> None:
+    """Found by `tests/fuzz.py`."""
+    change(three, damage)
+    here = Handmade(three)
+    here.finish(1)
+    assert sorted(here.service.state.jobs) == [1, 2, 3] and here.job(2).status == "done"
+    here.service.close()
+
+
 def test_a_file_that_sqlite_cannot_read_names_the_command_that_salvages_it(three: Path) -> None:
     path = three / "journal.sqlite"
     with path.open("r+b") as file:

@@ -193,6 +193,32 @@ def test_a_file_of_which_nothing_can_be_read_stays_as_it_is(state: Path) -> None
         repair.salvage("", state / "elsewhere")
 
 
+@pytest.mark.parametrize(
+    ("damage", "salvaged"),
+    [
+        ("ALTER TABLE journal RENAME COLUMN epoch TO epocx", True),
+        ("UPDATE sqlite_master SET name = CAST(X'CFFF' AS TEXT), sql = 'CREATE' WHERE name = 'uses'", False),
+    ],
+)
+def test_a_schema_that_makes_no_sense_is_named_as_damage(state: Path, damage: str, salvaged: bool) -> None:
+    """Found by `tests/fuzz.py`. SQLite's message about the second one is not UTF-8."""
+    with sqlite3.connect(state / "journal.sqlite") as connection:
+        connection.execute("PRAGMA writable_schema=ON")
+        connection.execute(damage)
+    connection.close()
+    with pytest.raises(sy.ServiceError, match="the database failed") as caught:
+        Handmade(state)
+    assert "symphony repair salvage" in caught.value.hint
+    if not salvaged:
+        with pytest.raises(sy.ServiceError, match="it is not readable"):
+            repair.salvage("", state)
+        return
+    assert not repair.salvage("", state).unreadable
+    here = Handmade(state)
+    assert sorted(here.service.state.open) == [2, 3]
+    here.service.close()
+
+
 def test_a_full_disk_is_no_reason_to_leave_rows_out() -> None:
     with sqlite3.connect(":memory:") as connection:
         connection.execute("CREATE TABLE t (x)")
