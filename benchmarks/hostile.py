@@ -1,7 +1,8 @@
 """Attacks on a real service: `python -m benchmarks.hostile [--quick] [--json FILE] [--kills N] [--only SECTION…]`.
 
     attacks   each attack runs against a `symphony serve` on loopback; whether the service held, a figure of the
-              attack, how much its memory grew, and the p99 of the submissions of another user meanwhile
+              attack, how much its memory grew, and the p99 of the submissions of another user meanwhile, also as
+              a ratio to that without an attack
     kills     service, workers and PostgreSQL (SQLite where that is not installed) are killed (SIGKILL) at random
               while jobs are submitted; whether an accepted job was lost, had a wrong result, or ran again after its
               end was journalled
@@ -44,10 +45,13 @@ from symphony.service.client import RemoteCluster, connect
 from symphony.service.database import open_database
 from symphony.service.journal import read_events
 from symphony.service.state import FINISHED
+from tests.compiling import share_programs
+from tests.engines.daemon import daemon as start_daemon
 from tests.service.kernels import add, one, rave
 from tests.service.places import postgres_server
 from tests.service.serve_process import Serve
 from tests.service.test_isolation import breaks, patches
+from tests.waiting import has_ended
 
 SECTIONS = ("attacks", "kills")
 RESULT_S = 120.0  # for which an honest result is waited for
@@ -66,24 +70,6 @@ def noted(path, text):
     os.write(file, line)
     os.close(file)
     return text
-
-
-@sy.kernel
-def leaves_a_daemon(path):
-    """Start a process in a session of its own, which outlives this one if it may."""
-    import os
-    import time
-
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            with open(path, "w") as file:
-                file.write(str(os.getpid()))
-            time.sleep(600)
-        os._exit(0)
-    while not os.path.exists(path):
-        time.sleep(0.01)
-    return "started"
 
 
 @sy.kernel
@@ -147,12 +133,21 @@ class Target:
                     return int(line.split()[1]) / 1024
         return 0.0
 
-    def restart(self) -> float:
-        """Seconds that it takes to start again."""
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of the service's process, all threads."""
+        with suppress(OSError):
+            words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return 0.0
+
+    def restart(self, *options: str, descriptors: int = 0) -> float:
+        """Kill it if it runs, and start it again at the same address; the seconds that the start takes."""
         with suppress(ProcessLookupError):
             self.serving.kill()
         began = time.perf_counter()
-        self.serving = started(self.folder)
+        port = ("--port", str(self.address[1]))
+        self.serving = started(self.folder, *port, *options, descriptors=descriptors)
         return time.perf_counter() - began
 
 
@@ -160,50 +155,74 @@ def started(folder: Path, *options: str, descriptors: int = 0) -> Serve:
     return Serve(folder / "state", "--log-level", "error", *options, descriptors=descriptors)
 
 
-@contextmanager
-def honest(target: Target) -> Iterator[list[float]]:
-    """Another user, in a process of their own, who submits ten jobs a second; the seconds that each took."""
-    environment = {**os.environ, "SYMPHONY_TOKEN": target.token("honest"), "SYMPHONY_URL": target.serving.told["url"]}
-    command = [sys.executable, "-m", "benchmarks.hostile", "--honest"]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-        cwd=Path(__file__).parents[1],
-    )
-    took: list[float] = []
-    assert process.stdout is not None and process.stdin is not None
-    process.stdout.readline()  # it has submitted once
-    try:
-        yield took
-    finally:
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        took += [float(line) for line in process.stdout.read().split()]
-        process.wait(60)
+class Honest:
+    """Another user, in a process of their own, who submits ten jobs a second while asked to."""
+
+    def __init__(self, target: Target) -> None:
+        url = target.serving.told["url"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.hostile", "--honest"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "SYMPHONY_TOKEN": target.token("honest"), "SYMPHONY_URL": url},
+            cwd=Path(__file__).parents[1],
+        )
+
+    @contextmanager
+    def submitting(self) -> Iterator[list[float]]:
+        """Submit meanwhile; then, the seconds that each submission took."""
+        took: list[float] = []
+        commands, answers = self._process.stdin, self._process.stdout
+        assert commands is not None and answers is not None
+        print("on", file=commands, flush=True)
+        answers.readline()  # it has submitted once
+        try:
+            yield took
+        finally:
+            print("off", file=commands, flush=True)
+            took += [float(line) for line in iter(answers.readline, OVER)]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+OVER = "over\n"
 
 
 def submit_honestly() -> None:
-    """The process of `honest`: until its standard input is closed."""
-    graph = one(add, 1)
-    with connect() as cluster:
-        cluster.submit(graph)
-        print("ready", flush=True)
-        over = threading.Event()
-        threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-        due = time.perf_counter()
-        while not over.is_set():
-            time.sleep(max(due - time.perf_counter(), 0.0))
-            began = max(due, time.perf_counter() - 1.0)
-            try:
-                cluster.submit(graph)
-                print(time.perf_counter() - began, flush=True)
-            except sy.SymphonyError:
-                print(60.0, flush=True)  # a refusal counts as the longest
-            due = max(due + 0.1, time.perf_counter() - 1.0)
+    """The process of `Honest`: until its standard input is closed."""
+    graph, on, changed = one(add, 1), threading.Event(), threading.Event()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            (on.set if line.strip() == "on" else on.clear)()
+            changed.set()
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        changed.wait()
+        changed.clear()
+        if not on.is_set():
+            continue
+        with connect() as cluster:
+            cluster.submit(graph)
+            print("on", flush=True)
+            due = time.perf_counter()
+            while on.is_set():
+                time.sleep(max(due - time.perf_counter(), 0.0))
+                began = max(due, time.perf_counter() - 1.0)
+                try:
+                    cluster.submit(graph)
+                    print(time.perf_counter() - began)
+                except sy.SymphonyError:
+                    print(60.0)  # a refusal counts as the longest
+                due = max(due + 0.1, time.perf_counter() - 1.0)
+        print(OVER, end="", flush=True)
 
 
 # --- attacks: each returns whether the service held, and its figures
@@ -298,8 +317,7 @@ def slow_requests(target: Target) -> tuple[bool, dict[str, Any]]:
 
 def few_descriptors(target: Target) -> tuple[bool, dict[str, Any]]:
     """A service with 256 file descriptors, and more connections than that."""
-    target.serving.kill()
-    target.serving = started(target.folder, descriptors=256)
+    target.restart(descriptors=256)
     with ExitStack() as stack, target.user("ann") as ann:
         for _ in range(400):
             with suppress(OSError):
@@ -393,8 +411,7 @@ def forecasts(target: Target) -> tuple[bool, dict[str, Any]]:
 
 def many_blobs(target: Target) -> tuple[bool, dict[str, Any]]:
     """Uploads beyond a quota, and of wrong digests."""
-    target.serving.kill()
-    target.serving = started(target.folder, "--blob-quota", "4000000")
+    target.restart("--blob-quota", "4000000")
     token, statuses = target.token("mallory"), Counter[int]()
     import hashlib
 
@@ -440,17 +457,14 @@ def damaged_event(target: Target) -> tuple[bool, dict[str, Any]]:
 
 def daemon(target: Target) -> tuple[bool, dict[str, Any]]:
     """A kernel that leaves a process behind."""
-    file = target.folder / "daemon"
     with target.user("mallory") as cluster:
-        cluster.submit(one(leaves_a_daemon, str(file))).wait(RESULT_S)
-    pid = int(file.read_text())
+        pid = cluster.submit(one(sy.kernel(start_daemon), str(target.folder / "daemon"))).result(RESULT_S)
     deadline = time.monotonic() + 10.0
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+    while not (ended := has_ended(pid)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    alive = Path(f"/proc/{pid}").exists()
-    if alive:
+    if not ended:
         os.kill(pid, signal.SIGKILL)
-    return not alive, {"outlives_its_job": alive}
+    return ended, {"outlives_its_job": not ended}
 
 
 def fan_in(target: Target) -> tuple[bool, dict[str, Any]]:
@@ -497,10 +511,11 @@ def measure_attacks(folder: Path, quick: bool, seed: int, console: Console) -> l
     target = Target(folder, started(folder), random.Random(seed), 0.15 if quick else 1.0)
     with target.user("warm") as cluster:
         cluster.submit(one(add, 1)).result(RESULT_S)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    honest = Honest(target)
     for attack in ATTACKS:
-        memory, began = target.memory_mb, time.perf_counter()
-        with nullcontext([]) if attack in RESTARTING else honest(target) as took:
+        memory, cpu_s, began = target.memory_mb, target.cpu_s, time.perf_counter()
+        with nullcontext([]) if attack in RESTARTING else honest.submitting() as took:
             try:
                 held, figures = attack(target)
             except (sy.SymphonyError, OSError, AssertionError, TimeoutError) as error:
@@ -510,8 +525,13 @@ def measure_attacks(folder: Path, quick: bool, seed: int, console: Console) -> l
             target.restart()
         row = {"attack": attack.__name__, "held": held, "seconds": round(time.perf_counter() - began, 1)}
         row |= {"p99_ms": _p99_ms(took), "submits": len(took), "grown_mb": round(target.memory_mb - memory)}
+        if attack is nothing and took:
+            figures["cpu_ms_of_a_job"] = round((target.cpu_s - cpu_s) / (len(took) + 1) * 1e3, 1)
+        if took and rows:
+            row["p99_ratio"] = round(row["p99_ms"] / rows[0]["p99_ms"], 2)  # to that without an attack
         rows.append(row | {"figures": figures})
         console.print(_line(rows[-1]))
+    honest.close()
     target.serving.stop()
     return rows
 
@@ -698,6 +718,7 @@ def main() -> None:
     if given.honest:
         submit_honestly()
         return
+    share_programs()  # of the services that are started
     if given.quick:
         given.kills, given.rate, given.kill_seconds = min(given.kills, 4), min(given.rate, 10.0), 30.0
     found: dict[str, Any] = {"load_before": os.getloadavg(), "seed": given.seed}
@@ -723,12 +744,13 @@ def main() -> None:
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("attack", "verdict", "p99, ms", "submits", "grown, MB"):
+    for name in ("attack", "verdict", "p99, ms", "of none", "submits", "grown, MB"):
         table.add_column(name, justify="left" if name in ("attack", "verdict") else "right")
     for row in rows:
         p99 = "" if row["p99_ms"] is None else f"{row['p99_ms']}{'' if row['p99_ms'] <= TARGET_P99_MS else ' !'}"
         verdict = "held" if row["held"] else "failed"
-        table.add_row(row["attack"], verdict, p99, str(row["submits"]), f"{row['grown_mb']:+}")
+        ratio = str(row.get("p99_ratio", ""))
+        table.add_row(row["attack"], verdict, p99, ratio, str(row["submits"]), f"{row['grown_mb']:+}")
     return table
 
 

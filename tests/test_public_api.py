@@ -45,6 +45,7 @@ PUBLIC = [
     "Job",
     "JobCancelledError",
     "JobError",
+    "JobLostError",
     "JobRecord",
     "Kernel",
     "KernelError",

@@ -19,6 +19,7 @@ from symphony.service import command
 from symphony.service.command import packed
 from tests.cli.command import symphony, symphony_here
 from tests.service.places import SECONDS, Place, place, wait_until
+from tests.waiting import has_ended
 
 
 @pytest.fixture(scope="module")
@@ -176,11 +177,7 @@ def test_an_interrupt_cancels_the_job(on_service: Place, tmp_path: Path) -> None
     assert running.wait(SECONDS) == 130
     wait_until(lambda: on_service.service.state.jobs[number].status == "cancelled")
     program = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not Path(f"/proc/{program}").exists() or _is_dead(program))
-
-
-def _is_dead(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    wait_until(lambda: has_ended(program))
 
 
 # -------------------------------------------------------------------- parts

@@ -319,14 +319,6 @@ def test_workers_end_with_an_engine_that_is_killed_and_the_next_one_tidies_up(tm
     assert not folder.exists()
 
 
-def _alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 # --- processes that say what they should not
 
 
@@ -387,7 +379,7 @@ def test_a_process_that_says_what_is_wrong_is_killed_and_its_work_has_failed(dri
     [failed, after] = driver.run(bad, other)
     assert isinstance(failed, Failed) and (failed.why, failed.signal) == (DIED, 0), failed
     assert re.search(f"malformed message: .*{text}", failed.message), failed.message
-    assert not _alive(pid) and driver.value(after) not in (pid, os.getpid())
+    assert has_ended(pid) and driver.value(after) not in (pid, os.getpid())
     assert isinstance(driver.run(driver.work(os.getpid))[0], Finished)
 
 
@@ -552,7 +544,7 @@ def test_what_a_job_has_left_goes_when_it_is_released(driver: Driver) -> None:
     assert driver.value(driver.run(driver.work(os.getpid, user="ann", job=1, device=1))[0]) == pid
     driver.engine.release("ann", 1)
     deadline = time.monotonic() + SECONDS
-    while _alive(pid):
+    while not has_ended(pid):
         assert time.monotonic() < deadline
         driver.engine.poll(0.01)
 

@@ -13,6 +13,7 @@ import pytest
 
 from symphony.engines import processes
 from symphony.engines.local import LocalEngine
+from tests.engines.daemon import daemon
 from tests.engines.test_local import Driver
 from tests.runtime.machines import machine
 from tests.waiting import has_ended, wait_until
@@ -25,27 +26,9 @@ def driver() -> Iterator[Driver]:
     engine.close()
 
 
-def _daemon(path: str) -> int:
-    """Start a process that leaves its group, its session and its parent; its pid."""
-    import os
-    import pathlib
-    import time
-
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            pathlib.Path(path + ".part").write_text(str(os.getpid()))
-            os.rename(path + ".part", path)
-            time.sleep(3600)
-        os._exit(0)
-    while not os.path.exists(path):
-        time.sleep(0.01)
-    return int(pathlib.Path(path).read_text())
-
-
 def test_a_daemon_lives_as_long_as_its_job_and_no_longer(driver: Driver, tmp_path: Path) -> None:
     mine = {"user": "ann", "device": 1}
-    [event] = driver.run(driver.work(_daemon, str(tmp_path / "pid"), job=1, **mine))
+    [event] = driver.run(driver.work(daemon, str(tmp_path / "pid"), job=1, **mine))
     pid = driver.value(event)
     driver.run(driver.work(os.getpid, job=1, **mine))
     assert not has_ended(pid)  # the job has not ended
@@ -65,7 +48,7 @@ def test_a_daemon_ends_with_work_that_is_cancelled_or_dies(driver: Driver, tmp_p
 
     for number, end in enumerate((True, False)):
         path = tmp_path / f"pid{number}"
-        work = driver.work(start_and_stay, _daemon, str(path), end, user="ann", job=number, device=1)
+        work = driver.work(start_and_stay, daemon, str(path), end, user="ann", job=number, device=1)
         driver.engine.dispatch([work])
         wait_until(lambda path=path: driver.engine.poll(0.01) or path.exists())
         if not end:
@@ -75,7 +58,7 @@ def test_a_daemon_ends_with_work_that_is_cancelled_or_dies(driver: Driver, tmp_p
 
 
 def test_a_daemon_ends_though_the_fork_server_was_killed(driver: Driver, tmp_path: Path) -> None:
-    pid = driver.value(driver.run(driver.work(_daemon, str(tmp_path / "pid"), user="ann", job=1, device=1))[0])
+    pid = driver.value(driver.run(driver.work(daemon, str(tmp_path / "pid"), user="ann", job=1, device=1))[0])
     [server] = driver.engine.processes()
     os.kill(server, 9)
     driver.run(driver.work(os.getpid, user="ann", job=1, device=1))
@@ -90,12 +73,12 @@ def test_a_daemon_does_not_outlive_an_engine_that_is_killed(tmp_path: Path) -> N
         "import sys\n"
         "from symphony.engines.local import LocalEngine\n"
         "from tests.engines.test_local import Driver\n"
-        "from tests.engines.test_processes import _daemon\n"
+        "from tests.engines.daemon import daemon\n"
         "from tests.runtime.machines import machine\n"
         "import cloudpickle, tests.engines.test_processes\n"
         "cloudpickle.register_pickle_by_value(tests.engines.test_processes)\n"
         "driver = Driver(LocalEngine(machine(slots=1)))\n"
-        "print(driver.value(driver.run(driver.work(_daemon, sys.argv[1]))[0]), flush=True)\n"
+        "print(driver.value(driver.run(driver.work(daemon, sys.argv[1]))[0]), flush=True)\n"
         "while True: driver.engine.poll(1)\n"
     )
     root = Path(__file__).parents[2]

@@ -41,7 +41,7 @@ def test_the_callers_mistakes_are_told_apart_from_ours() -> None:
     """The command line and a service answer an `InputError` as the caller's fault."""
     ours = {"SymphonyError", "PolicyError", "DataError", "EngineError"}
     jobs = {"JobError", "KernelError", "WorkerDiedError", "KernelTimeoutError", "KernelLimitError", "JobCancelledError"}
-    service = {"ServiceError", "TokenError", "ScopeError", "UnknownJobError", "BusyError"}
+    service = {"ServiceError", "TokenError", "ScopeError", "UnknownJobError", "JobLostError", "BusyError"}
     service |= {"UnavailableError", "VersionError"}  # the service answers each with a status of its own
     service |= {"TrustError"}  # of the client, about what another user produced
     assert {x.__name__ for x in CLASSES if not issubclass(x, InputError)} == ours | jobs | service

@@ -22,10 +22,10 @@ ANN = Token("0" * 8, "ann", (SUBMIT, READ), 0, 0.0, None)
 class Handmade:
     """One life of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: str = "") -> None:
         self.folder, self.engine = folder, ByHand(machine())
         self._finished = 0
-        self.service = Service(lambda: self.engine, folder, threads=False)
+        self.service = Service(lambda: self.engine, folder, database=database, threads=False)
         self.drive()
 
     def drive(self) -> None:

@@ -89,16 +89,16 @@ class Postgres:
             self._port = str(free.getsockname()[1])
         self.url = f"postgresql://symphony@127.0.0.1:{self._port}/postgres"
         self._programs, self._options = programs, options
-        self._data, self._folder = str(folder / "data"), folder
+        self.data, self._folder = folder / "data", folder
         self._quiet: dict = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder, **as_user}
-        make = [programs / "initdb", "-D", self._data, "-U", "symphony", "-A", "trust", "--no-sync"]
+        make = [programs / "initdb", "-D", self.data, "-U", "symphony", "-A", "trust", "--no-sync"]
         subprocess.run(make, check=True, **self._quiet)
         self.start()
 
     def start(self) -> None:
         """Until it can be used. What is left of one that was killed may be in the way for a moment."""
         where = ["-c", f"unix_socket_directories={self._folder}", "-c", "listen_addresses=127.0.0.1", "-p", self._port]
-        command = [self._programs / "postgres", "-D", self._data, *where, *self._options]
+        command = [self._programs / "postgres", "-D", self.data, *where, *self._options]
         ready = [self._programs / "pg_isready", "-h", "127.0.0.1", "-p", self._port]
         self._server = subprocess.Popen(command, **self._quiet)
 

@@ -16,6 +16,8 @@ from symphony.problem.errors import InfeasibleError
 from symphony.runtime.graph import submission
 from symphony.service.service import check_contained
 from tests.cli.command import symphony_here
+from tests.engines.daemon import daemon
+from tests.service.kernels import one
 from tests.service.serve_process import Serve
 from tests.waiting import has_ended, wait_until
 
@@ -30,35 +32,11 @@ def hold(megabytes):
 
 
 @sy.kernel
-def start_daemon(path):
-    import os
-    import pathlib
-    import time
-
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            pathlib.Path(path + ".part").write_text(str(os.getpid()))
-            os.rename(path + ".part", path)
-            time.sleep(3600)
-        os._exit(0)
-    while not os.path.exists(path):
-        time.sleep(0.01)
-    time.sleep(3600)
-
-
-@sy.kernel
 def who():
     import os
 
     print("this is", os.getuid())
     return os.getuid()
-
-
-def _graph(kernel, *args):
-    graph = sy.graph("contained")
-    graph.task(kernel, *args)
-    return graph
 
 
 def test_a_service_holds_jobs_to_its_limits_and_ends_their_processes_with_itself(tmp_path: Path) -> None:
@@ -70,15 +48,15 @@ def test_a_service_holds_jobs_to_its_limits_and_ends_their_processes_with_itself
     assert any(line.startswith("memory") for line in told) and any("end with it" in line for line in told)
     assert "limits: memory" in serve.log.read_text()
     with serve.connect() as cluster:
-        job = cluster.submit(_graph(hold, 300))
+        job = cluster.submit(one(hold, 300))
         with pytest.raises(sy.KernelLimitError, match="150 MB a job may use") as caught:
             job.result()
         assert "--limits" in caught.value.hint
         greedy = sy.kernel(memory="1 GB")(lambda: None)
         with pytest.raises(sy.InfeasibleError, match="asks for 1 GB of memory, and your jobs may use 150 MB"):
-            cluster.submit(_graph(greedy))
+            cluster.submit(one(greedy))
         path = tmp_path / "pid"
-        cluster.submit(_graph(start_daemon, str(path)))
+        cluster.submit(one(sy.kernel(daemon), str(path), 3600.0))
         wait_until(path.exists)
         pid = int(path.read_text())
         assert not has_ended(pid)
@@ -94,14 +72,14 @@ def test_jobs_of_a_service_run_as_the_user_of_their_token(tmp_path: Path) -> Non
         made = symphony_here("token", "create", user, "--state", str(tmp_path / "state"), "--json", folder=tmp_path)
         tokens[user] = json.loads(made.stdout)["token"]
     with sy.connect(serve.told["url"], token=tokens["nobody"]) as cluster:
-        job = cluster.submit(_graph(who))
+        job = cluster.submit(one(who))
         assert job.result() == pwd.getpwnam("nobody").pw_uid
         assert any("this is" in line.text for line in job.follow())
     with (
         sy.connect(serve.told["url"], token=tokens["there-is-no-such-user"]) as cluster,
         pytest.raises(sy.InfeasibleError, match="does not have"),
     ):
-        cluster.submit(_graph(who))
+        cluster.submit(one(who))
     serve.stop()
 
 
@@ -109,18 +87,18 @@ def test_what_no_limit_can_allow_is_refused() -> None:
     def refused(policy: Containment, message: str, **options) -> None:
         kernel = sy.kernel(**options)(lambda: None)
         with pytest.raises(InfeasibleError, match=message) as caught:
-            check_contained(policy, "nobody", submission(_graph(kernel)))
+            check_contained(policy, "nobody", submission(one(kernel)))
         assert caught.value.hint
 
     refused(Containment(Allowance(memory=1e9)), "may use 1 GB", memory="2 GB")
     refused(Containment(user=Allowance(memory=1e9)), "may use 1 GB", memory="2 GB")
     refused(Containment(Allowance(cores=2)), "4 cores, and your jobs may use 2", cores=4)
     with pytest.raises(InfeasibleError, match="its time limit is 3 h, and jobs may run for 2 h"):
-        check_contained(Containment(Allowance(time=7200.0)), "ann", submission(_graph(who)), 10800.0)
-    check_contained(Containment(Allowance(memory=2e9, cores=4)), "ann", submission(_graph(who)))
+        check_contained(Containment(Allowance(time=7200.0)), "ann", submission(one(who)), 10800.0)
+    check_contained(Containment(Allowance(memory=2e9, cores=4)), "ann", submission(one(who)))
     trains = sy.training(steps=3)(lambda job: None)
     with pytest.raises(InfeasibleError, match="no training jobs"):
-        check_contained(Containment(own_accounts=True), "nobody", submission(_graph(trains)))
+        check_contained(Containment(own_accounts=True), "nobody", submission(one(trains)))
 
 
 @pytest.mark.parametrize(

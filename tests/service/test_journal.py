@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from symphony.problem.errors import ServiceError
+from symphony.problem.errors import JobLostError, ServiceError
 from symphony.service import journal, tables, views
 from symphony.service.database import open_database
+from symphony.service.guard import refusal
 from symphony.service.journal import read_events, row_of
 from symphony.service.state import ACCEPTED, JournalEvent
-from tests.service.handmade import Handmade, change
+from tests.service.handmade import ANN, Handmade, change
 from tests.service.places import postgres
 
 BEFORE = Path(__file__).parent / "journals" / "before_checksums.sql"
@@ -109,15 +110,46 @@ def test_an_event_that_is_missing_is_noticed_by_the_next_one_of_its_job(three: P
     here.service.close()
 
 
-def test_a_job_whose_acceptance_is_damaged_is_lost_and_its_number_is_not_given_again(
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE events SET data = substr(data, 2) WHERE job = ? AND kind = 'accepted'",
+        "UPDATE events SET kind = 'ended' WHERE job = ? AND kind = 'accepted'",
+        "DELETE FROM events WHERE job = ? AND kind = 'accepted'",
+    ],
+)
+@pytest.mark.parametrize("job", [2, 3])
+def test_a_damaged_acceptance_is_restored_from_its_copy(three: Path, damage: str, job: int) -> None:
+    """Of a job that is half done, and of one that waits and has no other event."""
+    change(three, "DELETE FROM events WHERE job = 3 AND kind != ?", ACCEPTED)
+    event = number(three, job, ACCEPTED)
+    change(three, damage, job)
+    here = Handmade(three)
+    assert sorted(here.service.state.jobs) == [1, 2, 3] and not here.service.state.lost
+    assert len(aside(here)) == (0 if damage.startswith("DELETE") else 1)
+    assert here.job(job).key and here.submit("next") == 4
+    for _ in range(5):
+        here.finish(1)
+    assert {here.job(n).status for n in range(1, 5)} == {"done"}
+    here.service.close()
+    again = Handmade(three)
+    assert not again.service.ledger.damaged and number(three, job, ACCEPTED) == event
+    again.service.close()
+
+
+def test_a_job_without_acceptance_and_copy_is_lost_by_name_and_its_number_is_not_given_again(
     three: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     change(three, "UPDATE events SET data = substr(data, 2) WHERE job = 3 AND kind = ?", ACCEPTED)
-    here = Handmade(three)
-    assert sorted(here.service.state.jobs) == [1, 2] and [job for _, job, _ in aside(here)] == [3, 3]
+    change(three, "UPDATE payloads SET accepted = replace(accepted, 'ann', 'bob') WHERE job = 3")
+    for expected in (4, 5):  # also at the next start
+        here = Handmade(three)
+        assert 3 not in here.service.state.jobs and [job for _, job, _ in aside(here)] == [3, 3]
+        with pytest.raises(JobLostError, match=r"\(job 3\): its checksum is wrong") as caught:
+            here.service.job(ANN, 3)
+        assert refusal(caught.value).status_code == 410 and here.submit(f"next {expected}") == expected
+        here.service.close()
     assert any("(job 3): its checksum is wrong; the job is lost" in record.message for record in caplog.records)
-    assert here.submit("next") == 4
-    here.service.close()
 
 
 def test_a_damaged_event_of_a_job_that_is_over_changes_nothing_about_it(three: Path) -> None:
@@ -144,6 +176,18 @@ def test_a_job_whose_submission_is_damaged_fails_and_the_others_go_on(three: Pat
     error = here.job(2).error
     assert error is not None and "the submitted graph is damaged" in error["message"]
     assert not here.job(3).over
+    here.service.close()
+
+
+@pytest.mark.parametrize(
+    "damage", ["UPDATE payloads SET shape = '1.5'", "UPDATE payloads SET job = X'00FF' WHERE job = 3"]
+)
+def test_a_payload_that_makes_no_sense_does_not_keep_the_service_from_starting(three: Path, damage: str) -> None:
+    """Found by `tests/fuzz.py`."""
+    change(three, damage)
+    here = Handmade(three)
+    here.finish(1)
+    assert sorted(here.service.state.jobs) == [1, 2, 3] and here.job(2).status == "done"
     here.service.close()
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from symphony.cli import options, terminal
 from symphony.cli.options import AsJson
-from symphony.cli.remote import AdminUrl, Database, Key, State, plain_table, service_folder
+from symphony.cli.remote import AdminUrl, Database, Key, State, opened_database, plain_table
 from symphony.cli.terminal import print_json
 from symphony.problem import units
 from symphony.problem.errors import InputError
@@ -34,16 +34,14 @@ def audit(
     since_s = _time(since)
     with needs_extra("service", "symphony audit"):
         from symphony.service.audit import ACTIONS, read_audit
-        from symphony.service.database import open_database
     if action:
         options.check_choice("--action", action, ACTIONS)
     if url:
         with connect(url, token=token) as cluster:
             entries = cluster.audit(since_s, action=action, limit=limit)
     else:
-        opened = open_database(database, service_folder(state, database))
-        entries = read_audit(opened, since_s, action=action, limit=limit)
-        opened.dispose()
+        with opened_database(state, database, "symphony audit") as opened:
+            entries = read_audit(opened, since_s, action=action, limit=limit)
     if as_json:
         print_json([one.model_dump(mode="json") for one in entries])
         return

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from symphony.problem.errors import InputError
+from symphony.problem.extras import needs_extra
 from symphony.service.client import default_folder
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 Url = Annotated[str, typer.Option("--url", help="Address of the service (SYMPHONY_URL).")]
 AdminUrl = Annotated[str, typer.Option("--url", help="Use the service at this address instead of its database.")]
@@ -37,6 +42,18 @@ def service_folder(state: Path | None, database: str) -> Path:
             f"there is no state folder {str(folder)!r}", hint="name the folder of symphony serve with --state"
         )
     return folder
+
+
+@contextmanager
+def opened_database(state: Path | None, database: str, command: str, new: bool = False) -> Iterator[sa.Engine]:
+    """The database of a service, for a command; `new`: it is created if there is none."""
+    with needs_extra("service", command):
+        from symphony.service.database import open_database
+    opened = open_database(database, (state or default_folder()) if new else service_folder(state, database))
+    try:
+        yield opened
+    finally:
+        opened.dispose()
 
 
 def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:

@@ -101,13 +101,13 @@ def check(*, state: State = None, database: Database = "", as_json: AsJson = Fal
 
 @app.command("salvage")
 def salvage(*, state: State = None, database: Database = "", as_json: AsJson = False) -> None:
-    """Write a new journal from what can be read of this one; the old file is kept beside it. For SQLite."""
+    """Write a new journal from what can be read of this one; the old one is kept beside it."""
     folder = _folder(state, database)
     from symphony.service import repair
 
     salvaged = repair.salvage(database, folder)
     if as_json:
-        print_json(asdict(salvaged) | {"kept": str(salvaged.kept)})
+        print_json(asdict(salvaged))
         return
     for name, rows in salvaged.rows.items():
         lost = salvaged.unreadable.get(name, 0)

@@ -10,10 +10,9 @@ from rich.markup import escape
 
 from symphony.cli import terminal
 from symphony.cli.options import AsJson
-from symphony.cli.remote import AdminUrl, Database, Key, State, plain_table, service_folder
+from symphony.cli.remote import AdminUrl, Database, Key, State, opened_database, plain_table
 from symphony.cli.terminal import print_json
-from symphony.problem.extras import needs_extra
-from symphony.service.client import connect, default_folder
+from symphony.service.client import connect
 from symphony.service.wire import IssuedToken
 
 if TYPE_CHECKING:
@@ -25,11 +24,7 @@ app = typer.Typer(help="Create, list, rotate and revoke the tokens of a service.
 Name = Annotated[str, typer.Argument(metavar="ID", help="The token's ID in `token list`.")]
 
 
-def _open(state: State, database: str, new: bool = False) -> sa.Engine:
-    """The service's database; `new`: it is created if there is none."""
-    with needs_extra("service", "symphony token"):
-        from symphony.service.database import open_database
-    return open_database(database, (state or default_folder()) if new else service_folder(state, database))
+COMMAND = "symphony token"
 
 
 @app.command("create")
@@ -53,10 +48,10 @@ def create(
         with connect(url, token=token) as cluster:
             _print_issued(cluster.create_token(user, scopes, days=days, priority=priority), as_json)
         return
-    opened = _open(state, database, new=True)
-    from symphony.service import audit, tokens
+    with opened_database(state, database, COMMAND, new=True) as opened:
+        from symphony.service import audit, tokens
 
-    _apply(opened, tokens.creation(audit.operator(), user, scopes, days=days, priority=priority), as_json)
+        _apply(opened, tokens.creation(audit.operator(), user, scopes, days=days, priority=priority), as_json)
 
 
 @app.command("list")
@@ -68,11 +63,10 @@ def list_(
         with connect(url, token=token) as cluster:
             listed = cluster.tokens()
     else:
-        opened = _open(state, database)
-        from symphony.service import tokens
+        with opened_database(state, database, COMMAND) as opened:
+            from symphony.service import tokens
 
-        listed = [one.view() for one in tokens.listed(opened)]
-        opened.dispose()
+            listed = [one.view() for one in tokens.listed(opened)]
     if as_json:
         print_json([one.model_dump(mode="json") for one in listed])
         return
@@ -104,11 +98,11 @@ def rotate(
         with connect(url, token=token) as cluster:
             _print_issued(cluster.rotate_token(name, days=days, grace_s=grace_hours * 3_600), as_json)
         return
-    opened = _open(state, database)
-    from symphony.service import audit, tokens
+    with opened_database(state, database, COMMAND) as opened:
+        from symphony.service import audit, tokens
 
-    old = tokens.existing(opened, name)
-    _apply(opened, tokens.rotation(audit.operator(), old, days=days, grace_s=grace_hours * 3_600), as_json)
+        old = tokens.existing(opened, name)
+        _apply(opened, tokens.rotation(audit.operator(), old, days=days, grace_s=grace_hours * 3_600), as_json)
 
 
 @app.command("revoke")
@@ -126,11 +120,10 @@ def revoke(
         with connect(url, token=token) as cluster:
             cluster.revoke_token(name)
     else:
-        opened = _open(state, database)
-        from symphony.service import audit, tokens
+        with opened_database(state, database, COMMAND) as opened:
+            from symphony.service import audit, tokens
 
-        tokens.revocation(audit.operator(), tokens.existing(opened, name)).apply(opened)
-        opened.dispose()
+            tokens.revocation(audit.operator(), tokens.existing(opened, name)).apply(opened)
     if as_json:
         print_json({"revoked": name})
     else:
@@ -139,7 +132,6 @@ def revoke(
 
 def _apply(opened: sa.Engine, change: TokenChange, as_json: bool) -> None:
     change.apply(opened)
-    opened.dispose()
     _print_issued(IssuedToken(token=change.text, about=change.token.view()), as_json)
 
 

@@ -35,7 +35,7 @@ FORK, REAP = b"f", b"r"
 REQUEST, ANSWER = "<cq", "<cq"  # kind, and a pid or an exit status
 UNKNOWN = -signal.SIGKILL  # assumed where the exit status of a process is not known
 PATIENCE_S = 10.0  # for killed processes to end
-SWEEP_AFTER_S = 0.2  # from the end of a worker to the end of what it has left: a search takes milliseconds
+SWEEP_AFTER_S = 0.2  # from the end of a worker to the end of what it has left
 SHARED = ("cloudpickle", "numpy")  # imported before the first fork
 
 
@@ -139,7 +139,8 @@ def main(control: socket.socket) -> None:
     while True:
         left_s = sweep_s - time.monotonic()
         if left_s < math.inf and (left_s <= 0 or not select.select([control], [], [], left_s)[0]):
-            processes.end_tree(os.getpid(), without=workers)
+            if processes.children() != workers:
+                processes.end_tree(os.getpid(), without=workers)
             sweep_s = math.inf
             continue
         data, descriptors, _, _ = socket.recv_fds(control, struct.calcsize(REQUEST), 2)

@@ -83,6 +83,22 @@ def _read(pid: int) -> _Process | None:
     return _Process(int(words[1]), words[0] in (b"Z", b"X"), int(words[17]), ticks / _TICK)
 
 
+def children() -> set[int] | None:
+    """The children of this process, which has one thread; None where the system does not list them.
+
+    A hundred times as fast as `all_processes`. Linux may leave out a child while another one ends: so it is asked
+    twice.
+    """
+    found: set[int] = set()
+    try:
+        for _ in range(2):
+            with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+                found.update(map(int, file.read().split()))
+    except OSError:
+        return None
+    return found
+
+
 def tree(root: int, found: dict[int, _Process] | None = None, without: Collection[int] = ()) -> list[int]:
     """Descendants of a process, parents first, without those in `without` and their descendants."""
     found = all_processes() if found is None else found

@@ -15,6 +15,7 @@ SymphonyError
 │   │   └── ScopeError            a token does not permit the request
 │   ├── TrustError            reading a result would run another user's code in this process
 │   ├── UnknownJobError       there is no such job, or it belongs to another user
+│   │   └── JobLostError          damage to the journal has destroyed the job
 │   ├── BusyError             too many requests; `retry_s` says when to try again
 │   │   └── UnavailableError      the service accepts no work at present: it is stopping, or cannot write
 │   └── VersionError          client and service have different protocols or Python versions
@@ -108,6 +109,10 @@ class TrustError(ServiceError):
 
 class UnknownJobError(ServiceError):
     """There is no such job, or it belongs to another user."""
+
+
+class JobLostError(UnknownJobError):
+    """Damage to the journal of the service has destroyed the job. Submit it again."""
 
 
 class BusyError(ServiceError):

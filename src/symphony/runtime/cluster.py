@@ -118,6 +118,10 @@ class Cluster(FunctionCalls[ClusterJob]):
         """Device-seconds of running attempts, by job number."""
         return self._loop.used_s()
 
+    def running(self) -> list[TaskRun]:
+        """The tasks that run now, by the engine's last report."""
+        return self._loop.running()
+
     @property
     def profiles(self) -> Profiles:
         """Run times and demands of kernels, learned from their runs."""

@@ -126,10 +126,14 @@ class Loop:
         self.requests.append(request)
         self.engine.wake()
 
+    def running(self) -> list[TaskRun]:
+        """Tasks with an attempt that runs."""
+        return list(self._attempts.copy().values())
+
     def used_s(self) -> dict[int, float]:
         """Device-seconds of running attempts, by job number."""
         now_s, used_s = time.monotonic(), defaultdict[int, float](float)
-        for run in tuple(self._attempts.values()):
+        for run in self.running():
             attempt = run.attempts[-1]
             used_s[run.job.number] += (now_s - attempt.sent_s) * len(attempt.devices)
         return used_s

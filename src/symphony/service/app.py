@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -61,7 +62,8 @@ EXHAUSTED = {
 EXHAUSTED |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "try again in a moment, or allow more open files (ulimit -n)")
 OUTPUT_POLL_S = 0.5  # between polls for output of a job, which causes no event
 MAX_JSON_VALUES = 500_000  # of a request; the largest graph has fewer
-MIN_THREADED_BODY_BYTES = 256 << 10  # bodies above are processed in a thread
+COUNTED_BYTES = 256 << 10  # in which values are counted at once
+MIN_THREADED_BODY_BYTES = 64 << 10  # bodies above are processed in a thread
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     code: {"model": wire.Refusal, "description": text}
     for code, text in {
@@ -71,6 +73,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         404: "not found, or owned by another user",
         408: "the body did not arrive in time",
         409: "the job has not finished, or has no result",
+        410: "damage to the journal has destroyed the job",
         413: "too large",
         421: "unknown host name",
         422: "invalid request",
@@ -91,25 +94,63 @@ DigestPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 
 
 class BoundedRequest(Request):
-    """Refuses JSON with very many values before it is parsed, which would hold up all other requests."""
+    """Refuses JSON with very many values before it is parsed, and parses a large body in a thread: all other requests
+    would wait meanwhile.
+    """
+
+    model: type[BaseModel]  # of the body
 
     async def json(self) -> Any:
         body = await self.body()
-        if len(body) > MAX_JSON_VALUES and sum(body.count(mark) for mark in (b",", b"{", b"[")) > MAX_JSON_VALUES:
-            raise LimitError(
-                f"it has more than {MAX_JSON_VALUES:,} values", hint="split the graph, or send large arguments as blobs"
-            )
-        return await super().json()
+        if len(body) <= MIN_THREADED_BODY_BYTES:
+            return self._parsed(body)
+        return await run_in_threadpool(self._parsed, body)
+
+    def _parsed(self, body: bytes) -> BaseModel:
+        """The message. FastAPI takes it as it is, and does not check it again."""
+        values = 0
+        for at in range(0, len(body) if len(body) > MAX_JSON_VALUES else 0, COUNTED_BYTES):
+            values += sum(body.count(mark, at, at + COUNTED_BYTES) for mark in (b",", b"{", b"["))
+            if values > MAX_JSON_VALUES:
+                raise LimitError(
+                    f"it has more than {MAX_JSON_VALUES:,} values",
+                    hint="split the graph, or send large arguments as blobs",
+                )
+        try:
+            return self.model.model_validate_json(body)
+        except ValidationError as error:
+            raise InvalidBody(error.errors(include_url=False)) from None
+
+
+class InvalidBody(Exception):
+    """A body that does not follow its model; `errors` as pydantic lists them."""
+
+    def __init__(self, errors: Sequence[Any]) -> None:
+        super().__init__()
+        self.errors = errors
 
 
 class BoundedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
+        model = None if self.body_field is None else self.body_field.field_info.annotation
 
         async def bounded(request: Request) -> Response:
-            return await handler(BoundedRequest(request.scope, request.receive))
+            bounded_request = BoundedRequest(request.scope, request.receive)
+            if model is not None:
+                bounded_request.model = model
+            return await handler(bounded_request)
 
         return bounded
+
+
+async def encoded(view: Callable[..., BaseModel], *arguments: Any) -> Response:
+    """A view that may be large, as an answer; it is made and encoded in a thread."""
+
+    def made() -> Response:
+        return Response(view(*arguments).model_dump_json(), media_type="application/json")
+
+    return await run_in_threadpool(made)
 
 
 class JobChanges:
@@ -234,8 +275,11 @@ def make_app(
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> JSONResponse:
-        if isinstance(error.__cause__, SymphonyError):  # raised while the body was read
-            return refusal(error.__cause__)
+        cause = error.__cause__  # raised while the body was read
+        if isinstance(cause, SymphonyError):
+            return refusal(cause)
+        if isinstance(cause, InvalidBody):
+            return JSONResponse(wire.Refusal(error=first_validation_error(cause.errors)).model_dump(mode="json"), 422)
         problem = wire.ErrorView(kind="ServiceError", message=str(error.detail).lower(), hint="see /v1/openapi.json")
         body = wire.Refusal(error=problem).model_dump(mode="json")
         return JSONResponse(body, error.status_code, dict(error.headers or {}))
@@ -317,15 +361,15 @@ def make_app(
             await changes.until(number, lambda: current.over or (since > 0 and current.change > since), wait_s)
         return service.running.view(current)
 
-    @app.get("/v1/jobs/{number}/tasks", responses=ERROR_RESPONSES)
-    async def tasks(number: Number, token: Reader) -> wire.JobDetail:
+    @app.get("/v1/jobs/{number}/tasks", response_model=wire.JobDetail, responses=ERROR_RESPONSES)
+    async def tasks(number: Number, token: Reader) -> Response:
         """A job with its tasks, and every run of each."""
-        return await run_in_threadpool(views.detail, service, service.job(token, number))
+        return await encoded(views.detail, service, service.job(token, number))
 
-    @app.get("/v1/jobs/{number}/result", responses=ERROR_RESPONSES)
-    async def result(number: Number, token: Reader) -> wire.ResultView:
+    @app.get("/v1/jobs/{number}/result", response_model=wire.ResultView, responses=ERROR_RESPONSES)
+    async def result(number: Number, token: Reader) -> Response:
         """The result of a job: pickled values. Unpickle only your own jobs': a pickle can run any code."""
-        return await run_in_threadpool(views.outcome, service, service.job(token, number))
+        return await encoded(views.outcome, service, service.job(token, number))
 
     @app.get("/v1/jobs/{number}/explain", responses=ERROR_RESPONSES)
     async def explain(number: Number, token: Reader) -> wire.ExplanationView:
@@ -334,11 +378,12 @@ def make_app(
             text=await run_in_threadpool(views.explanation, service, service.job(token, number))
         )
 
-    @app.get("/v1/jobs/{number}/trace", responses=ERROR_RESPONSES)
-    async def trace(number: Number, token: Reader) -> dict[str, Any]:
+    @app.get("/v1/jobs/{number}/trace", response_model=dict[str, Any], responses=ERROR_RESPONSES)
+    async def trace(number: Number, token: Reader) -> JSONResponse:
         """The runs of a job as a trace for chrome://tracing or ui.perfetto.dev."""
-        return report.trace(
-            views.job_history(await run_in_threadpool(views.detail, service, service.job(token, number)))
+        job = service.job(token, number)
+        return await run_in_threadpool(
+            lambda: JSONResponse(report.trace(views.job_history(views.detail(service, job))))
         )
 
     @app.get("/v1/jobs/{number}/logs", responses=ERROR_RESPONSES)

@@ -282,7 +282,7 @@ def _fill(url: str, folder: Path, copy: Path, source: Path, summary: BackupSumma
                 engine.begin() as connection,
             ):
                 _copy_rows(rows, connection)
-                _continue_numbers(connection)
+                continue_numbers(connection)
                 for statement in finish:
                     connection.execute(statement)
         finally:
@@ -292,7 +292,7 @@ def _fill(url: str, folder: Path, copy: Path, source: Path, summary: BackupSumma
         os.replace(copy.parent / PROFILES, folder / PROFILES)
 
 
-def _continue_numbers(connection: sa.Connection) -> None:
+def continue_numbers(connection: sa.Connection) -> None:
     """Let PostgreSQL's sequences continue after the copied rows."""
     for table in (tables.audit, tables.damaged_events):
         name = next(iter(table.primary_key)).name

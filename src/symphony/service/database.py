@@ -81,9 +81,12 @@ def engine_of(url: str, folder: Path) -> sa.Engine:
 def database_errors(engine: sa.Engine) -> Iterator[None]:
     try:
         yield
-    except sa.exc.SQLAlchemyError as error:
+    except (sa.exc.SQLAlchemyError, UnicodeDecodeError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        is_corrupt = "malformed" in reason or "not a database" in reason
+        if isinstance(error, UnicodeDecodeError):  # in a message of SQLite, which quotes the file
+            reason = "the database schema is malformed"
+        damaged = getattr(getattr(error, "orig", None), "sqlstate", None) in ("XX001", "XX002")  # of PostgreSQL
+        is_corrupt = damaged or any(text in reason for text in ("malformed", "not a database", "no such"))
         raise ServiceError(
             f"the database failed: {reason}",
             where=engine.url.render_as_string(hide_password=True),
@@ -118,7 +121,7 @@ def _is_current(connection: sa.Connection) -> bool:
         return MigrationContext.configure(connection).get_current_revision() == head
 
 
-def _migrate(connection: sa.Connection) -> None:
+def migrate(connection: sa.Connection) -> None:
     config = _config()
     config.attributes["connection"] = connection
     try:
@@ -155,7 +158,7 @@ class Hold:
             with connection.begin():
                 if self._is_sqlite:  # Python's driver begins no transaction for CREATE TABLE
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
-                _migrate(connection)
+                migrate(connection)
         connection.rollback()
         rows = tables.journal.c
         with connection.begin():
@@ -183,7 +186,7 @@ class Hold:
     def _refuse(self, connection: sa.Connection) -> None:
         where = self.engine.url.render_as_string(hide_password=True)
         if self.epoch < 0:
-            raise _taken(where)
+            raise taken(where)
         if connection.scalar(sa.select(tables.journal.c.epoch)) != self.epoch:
             raise taken_over(where)
         raise LockHeldError("the database still holds the lock of a connection that is gone")
@@ -265,10 +268,10 @@ def _lock(path: Path, stack: ExitStack) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise _taken(str(path.parent)) from None
+        raise taken(str(path.parent)) from None
 
 
-def _taken(where: str) -> ServiceError:
+def taken(where: str) -> ServiceError:
     return ServiceError("another service is using it", where=where, hint="stop that service, or use another --state")
 
 

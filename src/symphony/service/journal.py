@@ -2,6 +2,9 @@
 
 A row also has the id of the previous event of the same job, so that a missing event is detected. (Gaps in the ids do
 not show that: the events of forgotten jobs are deleted.)
+
+Without the event with which it began, a job cannot continue. Its payload has a copy of that event, from which it is
+restored. A job with neither is lost; the state has its number.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from symphony.service.wire import Value
 
 log = logging.getLogger("symphony.service")
 UNPARSED = (FINISHED, LOST, STOPPED)  # events whose data the state does not need
-MAX_EVENT = 1 << 48  # ids above are taken to be damaged
+MAX_EVENT = 1 << 48  # ids, and numbers of jobs, above are taken to be damaged
 COLUMNS = ("id", "at", "job", "kind", "task", "seconds", "data", "follows", "checksum")
 
 
@@ -34,9 +37,10 @@ class Damage(NamedTuple):
     job: int  # as far as it is known
     why: str
     missing: bool = False  # no row to set aside
+    restored: JournalEvent | None = None  # the event, from its copy
 
     def __str__(self) -> str:
-        return f"event {self.id} (job {self.job}): {self.why}"
+        return f"event {self.id!s:.20} (job {self.job}): {self.why}{'; it was restored' if self.restored else ''}"
 
 
 @dataclass
@@ -48,6 +52,11 @@ class JournalReplay:
 def row_of(event: JournalEvent) -> dict[str, Any]:
     row = event._asdict() | {"data": json.dumps(event.data, separators=(",", ":"))}
     return row | {"checksum": _checksum(*row.values())}
+
+
+def copy_of(event: JournalEvent) -> str:
+    """A copy of an event, for another table."""
+    return json.dumps(row_of(event), separators=(",", ":"))
 
 
 def checksum(body: bytes) -> int:
@@ -74,7 +83,8 @@ def read_events(
         for row in connection.execute(wanted):
             number, at, owner, kind, task, seconds, data, follows, stored = row
             if stored is not None and stored != _checksum(number, at, owner, kind, task, seconds, data, follows):
-                _note(damaged, Damage(number, owner, "its checksum is wrong"))
+                known = owner if isinstance(owner, int) else 0
+                _note(damaged, Damage(number, known, "its checksum is wrong"))
                 continue
             try:
                 parsed = {} if job is None and kind in UNPARSED else json.loads(data)
@@ -105,12 +115,18 @@ def replay(database: sa.Engine) -> JournalReplay:
 def _replayed(database: sa.Engine) -> JournalReplay:
     result = JournalReplay()
     state, damaged = result.state, result.damaged
-    aside, last_job = _known(database)
+    aside, begun = _known(database)
+    untried = begun.copy()  # jobs that were not restored
+    copies: dict[int, JournalEvent] = {}  # of events that were restored, by id
     for event in read_events(database, damaged=damaged):
+        aside.pop(event.id, None)  # it was restored at an earlier start
+        if event.kind != ACCEPTED and event.job not in state.jobs and event.job in untried:
+            untried.discard(event.job)
+            _restore(database, state, event.job, copies)
         job = state.jobs.get(event.job)
         before = job.change if job is not None else 0
         if event.follows not in (None, before):
-            if job is None:  # without its first event, a job cannot continue
+            if job is None:
                 damaged.append(Damage(event.id, event.job, "the first event of its job cannot be read"))
                 continue
             missing = Damage(event.follows, event.job, "it is missing", missing=True)
@@ -123,31 +139,59 @@ def _replayed(database: sa.Engine) -> JournalReplay:
             state.apply(event)
         except (LookupError, TypeError, ValueError) as error:  # written before there were checksums
             damaged.append(Damage(event.id, event.job, f"its data is wrong: {error!r}"))
-    state.last_job = max(state.last_job, last_job)  # never reuse the number of a job that cannot be read
+    for number in sorted(untried - state.jobs.keys()):  # jobs without a later event
+        _restore(database, state, number, copies)
+    state.last_job = max(state.last_job, *begun, 0)  # never reuse the number of a job that cannot be read
     for one in damaged:  # nor the id of an event whose row still exists, unless the id itself is damaged
         if isinstance(one.id, int) and state.events < one.id < MAX_EVENT:
             state.events = one.id
-    damaged += [one for one in aside.values() if one.job in state.open]  # not handled yet: the job is open
+    result.damaged = [one._replace(restored=copies.pop(one.id, None)) for one in damaged]
+    result.damaged += [Damage(one.id, one.job, "it was missing", True, one) for one in copies.values()]
+    reasons = {one.job: str(one) for one in reversed([*damaged, *aside.values()])}
+    state.lost = {
+        job: reasons.get(job, "the event with which it began is missing") for job in sorted(begun - state.jobs.keys())
+    }
+    result.damaged += [one for one in aside.values() if one.job in state.open]  # not handled yet: the job is open
     return result
 
 
-def _known(database: sa.Engine) -> tuple[dict[int, Damage], int]:
-    """Events that were set aside before, and the highest number of a job."""
+def _known(database: sa.Engine) -> tuple[dict[int, Damage], set[int]]:
+    """Events that were set aside before, and the numbers of the jobs that are not forgotten."""
     rows = tables.damaged_events.c
     with database.connect() as connection:
         found = connection.execute(sa.select(rows.id, rows.job, rows.why))
         aside = {number: Damage(number, job, why, missing=True) for number, job, why in found}
-        return aside, connection.scalar(sa.select(sa.func.max(tables.payloads.c.job))) or 0
+        numbers = connection.scalars(sa.select(tables.payloads.c.job))
+        return aside, {number for number in numbers if isinstance(number, int) and 0 < number < MAX_EVENT}
+
+
+def _restore(database: sa.Engine, state: State, job: int, copies: dict[int, JournalEvent]) -> None:
+    """Apply the copy of the first event of a job, if that is readable."""
+    with database.connect() as connection:
+        text = connection.scalar(sa.select(tables.payloads.c.accepted).where(tables.payloads.c.job == job))
+    try:
+        row = json.loads(text)
+        stored = row.pop("checksum")
+        if stored != _checksum(*row.values()) or (row["job"], row["kind"]) != (job, ACCEPTED):
+            return
+        event, last = JournalEvent(**row | {"data": json.loads(row["data"])}), state.events
+        state.apply(event)
+    except (LookupError, TypeError, ValueError, AttributeError):  # there is none, or it is damaged too
+        return
+    state.events = max(event.id, last)
+    copies[event.id] = event
 
 
 def set_aside(damaged: list[Damage]) -> Iterator[sa.Executable]:
-    """Statements that move damaged events to the table `damaged_events`."""
+    """Statements that move damaged events to the table `damaged_events`, and add those that were restored."""
     rows, columns = tables.events.c, [*COLUMNS, "why", "found"]
     for one in damaged:
         if not one.missing:
             kept = sa.select(*(rows[name] for name in COLUMNS), sa.literal(one.why), sa.literal(time.time()))
             yield sa.insert(tables.damaged_events).from_select(columns, kept.where(rows.id == one.id))
             yield sa.delete(tables.events).where(rows.id == one.id)
+        if one.restored is not None:
+            yield sa.insert(tables.events).values(row_of(one.restored))
 
 
 def read_values(database: sa.Engine, job: int) -> dict[int, Value]:

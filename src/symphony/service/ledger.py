@@ -20,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -59,9 +60,8 @@ class Transaction:
     durable: bool = False  # whether it has to survive a power cut
     check: bool = False  # run it even if it is empty, to check that this service still has the journal
     turn: int = 0  # its number among the transactions
-    _last: str = ""  # the kind of the last entry of `rows`
 
-    def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> None:
+    def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> JournalEvent:
         """Add an event. The state has it at once; its effects follow after the commit."""
         seconds = data.get("seconds", 0.0) * data.get("workers", 1)
         previous = self.state.jobs.get(job)
@@ -69,29 +69,39 @@ class Transaction:
         event = JournalEvent(self.state.events + 1, time.time(), job, kind, task, float(seconds), data, follows)
         self.state.apply(event)
         self.events.append(event)
+        return event
 
     def insert(self, table: sa.Table, *rows: dict[str, Any]) -> None:
-        self._many(sa.insert(table), table.name, rows)
+        self._many(_insert(table), rows)
 
     def merge(self, table: sa.Table, *rows: dict[str, Any]) -> None:
         """Insert rows that do not exist yet."""
-        self._many(_INSERTS[self.dialect](table).on_conflict_do_nothing(), f"new {table.name}", rows)
+        self._many(_merge(table, self.dialect), rows)
 
     def do(self, statement: sa.Executable) -> None:
         self.rows.append((statement, None))
-        self._last = ""
 
     @property
     def size(self) -> int:
         return len(self.events) + sum(len(values or ()) or 1 for _, values in self.rows)
 
-    def _many(self, statement: sa.Executable, what: str, rows: tuple[dict[str, Any], ...]) -> None:
+    def _many(self, statement: sa.Executable, rows: tuple[dict[str, Any], ...]) -> None:
         """Consecutive rows of the same kind share one statement."""
-        if rows and what == self._last:
+        if rows and self.rows and self.rows[-1][0] is statement:
             self.rows[-1][1].extend(rows)
         elif rows:
             self.rows.append((statement, list(rows)))
-            self._last = what
+
+
+@cache  # to make a statement takes longer than to add a row to it
+def _insert(table: sa.Table) -> sa.Executable:
+    return sa.insert(table)
+
+
+@cache
+def _merge(table: sa.Table, dialect: str) -> sa.Executable:
+    made: sa.Executable = _INSERTS[dialect](table).on_conflict_do_nothing()
+    return made
 
 
 Command = Callable[[Transaction], T]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +20,19 @@ from symphony.problem.errors import InputError, ServiceError
 from symphony.runtime.jobs import DONE
 from symphony.service import audit, tables
 from symphony.service.audit import CANCELLED, Actor, audit_row
+from symphony.service.backup import continue_numbers
 from symphony.service.blobs import Blobs, named_in
-from symphony.service.database import Hold, database_errors, engine_of, files_locked, lock_journal, open_database
+from symphony.service.database import (
+    ADVISORY_LOCK,
+    Hold,
+    database_errors,
+    engine_of,
+    files_locked,
+    lock_journal,
+    migrate,
+    open_database,
+    taken,
+)
 from symphony.service.journal import checksum, set_aside, value_of
 from symphony.service.ledger import Ledger, Transaction
 from symphony.service.running import quarantine
@@ -30,6 +41,10 @@ from symphony.service.state import CANCEL, QUARANTINED, ServiceJob
 
 T = TypeVar("T")
 PROBED = 100_000  # rows to search for beyond the readable ones, if an end of a table is unreadable; takes seconds
+UNREADABLE_FILE = (sqlite3.DatabaseError, UnicodeDecodeError)  # the latter in messages, which quote the file
+AUDIT_TRIGGER = "symphony_audit_refuses"  # function of migration 0003
+PAGE_ROWS = 1_024  # above the rows of a page of PostgreSQL
+UNREADABLE = ("XX", "58", "22")  # classes of its errors: damage, errors of the disk, values that are none
 
 
 @contextmanager
@@ -108,6 +123,7 @@ def check(ledger: Ledger, folder: Path) -> list[str]:
     """What is wrong with a journal, in sentences. Changes nothing."""
     engine = ledger.engine
     problems = [str(one) for one in ledger.damaged]
+    problems += [f"job {number} is lost: {why}" for number, why in ledger.state.lost.items()]
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             lines = connection.scalars(sa.text("PRAGMA integrity_check")).all()
@@ -170,56 +186,91 @@ def _size(engine: sa.Engine) -> int:
 
 @dataclass
 class Salvaged:
-    kept: Path  # the old journal
+    kept: str  # the old journal: a file, or a schema of PostgreSQL
     rows: dict[str, int] = field(default_factory=dict)  # copied, by table
     unreadable: dict[str, int] = field(default_factory=dict)  # ranges of rows that could not be read, by table
     damaged: list[str] = field(default_factory=list)  # events that were copied and set aside
 
 
 def salvage(url: str, folder: Path) -> Salvaged:
-    """Make a new journal from what is readable of this one, and keep the old file. SQLite only."""
+    """Make a new journal from what is readable of this one, and keep the old one."""
     engine = engine_of(url, folder)
-    if engine.dialect.name != "sqlite":
-        raise InputError(
-            "only SQLite files can be salvaged",
-            hint="restore PostgreSQL from its backup; single damaged events are set aside at the next start",
-        )
+    suffix = f"damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+    if engine.dialect.name == "sqlite":
+        return _salvage_file(engine, folder, suffix)
+    try:
+        with files_locked(engine, folder), database_errors(engine):
+            result = Salvaged(f"symphony_{suffix}")
+            with engine.begin() as connection:
+                _copy_tables(connection, result)
+            with closing(Hold(engine)) as hold:
+                _set_damaged_aside(hold, result)
+            return result
+    finally:
+        engine.dispose()
+
+
+def _set_damaged_aside(hold: Hold, result: Salvaged) -> None:
+    ledger = _replayed(hold)
+    result.damaged = [str(one) for one in ledger.damaged]
+    _run(ledger, lambda entry: _set_aside(ledger, entry))
+
+
+class _Bisection:
+    """Copies the readable ones of numbered rows. `copy(low, high)` copies a range; False: one of it is unreadable."""
+
+    def __init__(self, copy: Callable[[int, int], bool]) -> None:
+        self._copy = copy
+        self.unreadable = 0  # ranges of rows
+        self._failed = -2  # the last unreadable row
+
+    def run(self, low: int, high: int) -> None:
+        if self._copy(low, high):
+            return
+        if low == high:
+            self.unreadable += low != self._failed + 1
+            self._failed = low
+            return
+        middle = (low + high) // 2
+        self.run(low, middle)
+        self.run(middle + 1, high)
+
+
+# --- salvage of a file of SQLite
+
+
+def _salvage_file(engine: sa.Engine, folder: Path, suffix: str) -> Salvaged:
     old = Path(str(engine.url.database))
     if not old.exists():
         raise InputError(f"there is no journal {str(old)!r}", hint="use the --state folder of symphony serve")
-    new = old.with_name(f"{old.name}.new")
+    new, kept = old.with_name(f"{old.name}.new"), old.with_name(f"{old.name}.{suffix}")
     with files_locked(engine, folder):
         for path in (new, Path(f"{new}-wal"), Path(f"{new}-shm")):
             path.unlink(missing_ok=True)
         made = engine_of(f"sqlite:///{new}", folder)
-        result = Salvaged(old.with_name(f"{old.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"))
+        result = Salvaged(str(kept))
         try:
             with closing(Hold(made)) as hold:
-                _copy(old, new, result)
-                ledger = _replayed(hold)
-                result.damaged = [str(one) for one in ledger.damaged]
-                hold.epoch, hold.turn = _position(made)
-                _run(ledger, lambda entry: _set_aside(ledger, entry))
+                _copy_file(old, new, result)
+                with made.connect() as connection:
+                    row = connection.execute(sa.select(tables.journal.c.epoch, tables.journal.c.turn)).one()
+                hold.epoch, hold.turn = row
+                _set_damaged_aside(hold, result)
         finally:
             made.dispose()
-        _swap(old, new, result.kept)
+        _swap(old, new, kept)
     return result
 
 
-def _position(engine: sa.Engine) -> tuple[int, int]:
-    with engine.connect() as connection:
-        epoch, turn = connection.execute(sa.select(tables.journal.c.epoch, tables.journal.c.turn)).one()
-        return epoch, turn
-
-
-def _copy(old: Path, new: Path, result: Salvaged) -> None:
+def _copy_file(old: Path, new: Path, result: Salvaged) -> None:
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+        connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
         try:
             connection.execute("ATTACH ? AS old", (str(old),))
             existing = {
                 name for (name,) in connection.execute("SELECT name FROM old.sqlite_master WHERE type = 'table'")
             }
-        except sqlite3.DatabaseError as error:
+        except UNREADABLE_FILE as error:
             raise ServiceError(
                 f"it is not readable: {error}", where=str(old), hint="restore it from a backup"
             ) from None
@@ -227,22 +278,22 @@ def _copy(old: Path, new: Path, result: Salvaged) -> None:
             if table.name not in existing:
                 continue  # written by an old version
             present = {row[1] for row in connection.execute(f"PRAGMA old.table_info({table.name})")}
-            columns = ", ".join(f'"{column.name}"' for column in table.columns if column.name in present)
             if table.name == "journal":
                 _copy_position(connection)
                 continue
-            copied = _Table(connection, table.name, columns)
-            copied.copy()
+            _copy_rows(connection, table.name, _columns(table, present), result)
             result.rows[table.name] = connection.execute(f"SELECT count(*) FROM main.{table.name}").fetchone()[0]
-            if copied.unreadable:
-                result.unreadable[table.name] = copied.unreadable
+
+
+def _columns(table: sa.Table, present: Collection[str]) -> str:
+    return ", ".join(f'"{column.name}"' for column in table.columns if column.name in present)
 
 
 def _copy_position(connection: sqlite3.Connection) -> None:
     """Continue the epoch: a process that had the old journal does not have the new one."""
     try:
         row: Any = connection.execute("SELECT epoch + 1, turn, stopped FROM old.journal").fetchone()
-    except sqlite3.DatabaseError as error:
+    except UNREADABLE_FILE as error:
         if not _is_damage(error):
             raise
         return
@@ -250,65 +301,50 @@ def _copy_position(connection: sqlite3.Connection) -> None:
         connection.execute("UPDATE main.journal SET epoch = ?, turn = ?, stopped = ?", row)
 
 
-class _Table:
-    """Copies the readable rows of a table."""
+def _copy_rows(connection: sqlite3.Connection, name: str, columns: str, result: Salvaged) -> None:
+    """Copy all rows of a table at once; if that fails, bisect the range of rows."""
 
-    def __init__(self, connection: sqlite3.Connection, name: str, columns: str) -> None:
-        self._connection, self._name, self._columns = connection, name, columns
-        self.unreadable = 0  # ranges of rows
-        self._failed = -1  # the last unreadable row
-
-    def copy(self) -> None:
-        """Copy all rows at once; if that fails, bisect the range of rows."""
-        if self._try_copy("1"):
-            return
-        up, down = self._ends("ASC"), self._ends("DESC")
-        if not up and not down:
-            self.unreadable += 1
-            return
-        low = min(up) if up else max(min(down) - PROBED, 1)
-        self._copy_range(low, max(down) if down else max(up) + PROBED)
-
-    def _ends(self, order: str) -> tuple[int, ...]:
-        """The first and the last row readable from one end."""
-        first = last = None
+    def copy(which: str) -> bool:
         try:
-            for (row,) in self._connection.execute(f"SELECT rowid FROM old.{self._name} ORDER BY rowid {order}"):
-                first, last = row if first is None else first, row
-        except sqlite3.DatabaseError:
-            pass
-        return () if first is None or last is None else (first, last)
-
-    def _copy_range(self, low: int, high: int) -> None:
-        if self._try_copy(f"rowid BETWEEN {low} AND {high}"):
-            return
-        if low == high:
-            self.unreadable += low != self._failed + 1
-            self._failed = low
-            return
-        middle = (low + high) // 2
-        self._copy_range(low, middle)
-        self._copy_range(middle + 1, high)
-
-    def _try_copy(self, which: str) -> bool:
-        columns = self._columns
-        try:
-            self._connection.execute(
-                f"INSERT OR IGNORE INTO main.{self._name} ({columns}) SELECT {columns} FROM old.{self._name} "
+            connection.execute(
+                f"INSERT OR IGNORE INTO main.{name} ({columns}) SELECT {columns} FROM old.{name} "
                 f"WHERE {which} ORDER BY rowid"
             )
-        except sqlite3.DatabaseError as error:
+        except UNREADABLE_FILE as error:
             if not _is_damage(error):
                 raise
             return False
         return True
 
+    if copy("1"):
+        return
+    up, down = _ends(connection, name, "ASC"), _ends(connection, name, "DESC")
+    bisection = _Bisection(lambda low, high: copy(f"rowid BETWEEN {low} AND {high}"))
+    if up or down:
+        low = min(up) if up else max(min(down) - PROBED, 1)
+        bisection.run(low, max(down) if down else max(up) + PROBED)
+    result.unreadable[name] = bisection.unreadable or 1
 
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
+
+def _ends(connection: sqlite3.Connection, name: str, order: str) -> tuple[int, ...]:
+    """The first and the last row readable from one end."""
+    first = last = None
+    try:
+        for (row,) in connection.execute(f"SELECT rowid FROM old.{name} ORDER BY rowid {order}"):
+            first, last = row if first is None else first, row
+    except UNREADABLE_FILE:
+        pass
+    return () if first is None or last is None else (first, last)
+
+
+def _is_damage(error: sqlite3.DatabaseError | UnicodeDecodeError) -> bool:
     """Whether the old file is unreadable. Other errors (a full disk) must not make rows disappear."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
     code = error.sqlite_errorcode
     read = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ)
-    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or code in read
+    # SQLITE_ERROR: the name of a column or a table has changed.
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR) or code in read
 
 
 def _swap(old: Path, new: Path, kept: Path) -> None:
@@ -316,10 +352,66 @@ def _swap(old: Path, new: Path, kept: Path) -> None:
     try:
         with closing(sqlite3.connect(old)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except sqlite3.DatabaseError:
+    except UNREADABLE_FILE:
         pass  # the contents of its log were copied, and the log is kept beside the old file
     os.link(old, kept)
     for suffix in ("-wal", "-shm"):  # or SQLite would use them for the new journal
         if (log := Path(f"{old}{suffix}")).exists():
             log.rename(f"{kept}{suffix}")
     os.replace(new, old)
+
+
+# --- salvage of a database of PostgreSQL
+
+
+def _copy_tables(connection: sa.Connection, result: Salvaged) -> None:
+    """Move the tables to another schema, make new ones, and copy the readable rows, all in one transaction."""
+    if not connection.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(ADVISORY_LOCK))):
+        raise taken(connection.engine.url.render_as_string(hide_password=True))
+    found = sa.inspect(connection)
+    present = {name: [column["name"] for column in found.get_columns(name)] for name in found.get_table_names()}
+    if "events" not in present:
+        raise InputError("the database has no journal", hint="use the --database of symphony serve")
+    old = f'"{result.kept}"'
+    connection.exec_driver_sql(f"CREATE SCHEMA {old}")
+    for name in ({*tables.metadata.tables, "alembic_version"}) & present.keys():
+        connection.exec_driver_sql(f"ALTER TABLE {name} SET SCHEMA {old}")
+    if "audit" in present:
+        connection.exec_driver_sql(f"ALTER FUNCTION {AUDIT_TRIGGER}() SET SCHEMA {old}")
+    migrate(connection)
+    for table in tables.metadata.sorted_tables:
+        if table.name not in present:
+            continue  # written by an old version
+        if table is tables.journal:
+            connection.execute(sa.delete(table))
+        _copy_pages(connection, old, table.name, _columns(table, present[table.name]), result)
+        result.rows[table.name] = connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0
+    rows = tables.journal.c
+    if connection.execute(sa.update(tables.journal).values(epoch=rows.epoch + 1)).rowcount == 0:
+        connection.execute(sa.insert(tables.journal).values(id=1, epoch=int(time.time()), turn=0, stopped=False))
+    continue_numbers(connection)
+
+
+def _copy_pages(connection: sa.Connection, old: str, name: str, columns: str, result: Salvaged) -> None:
+    """Copy rows by their place: page and number in the page, which no index is needed for."""
+
+    def copy(low: int, high: int) -> bool:
+        first, last = (f"'({place // PAGE_ROWS},{place % PAGE_ROWS})'::tid" for place in (low, high))
+        text = (
+            f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {old}.{name} WHERE ctid BETWEEN {first} AND {last}"
+        )
+        try:
+            with connection.begin_nested():
+                connection.exec_driver_sql(f"{text} ON CONFLICT DO NOTHING")
+        except sa.exc.DBAPIError as error:
+            if error.connection_invalidated or getattr(error.orig, "sqlstate", "")[:2] not in UNREADABLE:
+                raise
+            return False
+        return True
+
+    pages = connection.scalar(sa.text(f"SELECT pg_relation_size('{old}.{name}') / current_setting('block_size')::int"))
+    bisection = _Bisection(copy)
+    if pages:
+        bisection.run(0, pages * PAGE_ROWS - 1)
+    if bisection.unreadable:
+        result.unreadable[name] = bisection.unreadable

@@ -129,7 +129,7 @@ class JobRunner:
             if job.begun:
                 saved = {"saved": sum(self.steps_before[job.id].values())} if job.steps else {}
                 entry.add(RESTARTED, job.id, died=died, **saved)
-            damage = next((one for one in self._ledger.damaged if one.job == job.id), None)
+            damage = next((one for one in self._ledger.damaged if one.job == job.id and one.restored is None), None)
             if job.cancelled:
                 self.end(entry, job, CANCELLED, ErrorView.of(_cancelled(job)))
             elif job.broke is not None:
@@ -147,7 +147,7 @@ class JobRunner:
 
     def _set_aside(self, entry: Transaction) -> None:
         for damage in self._ledger.damaged:
-            log.error("%s%s", damage, "" if damage.job in self._ledger.state.jobs else "; the job is lost")
+            log.error("%s%s", damage, "; the job is lost" if damage.job in self._ledger.state.lost else "")
         for statement in set_aside(self._ledger.damaged):
             entry.do(statement)
 
@@ -566,10 +566,10 @@ def shape_of(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], i
         text = connection.scalar(sa.select(rows.shape).where(rows.job == job)) or "[]"
     try:
         tasks = json.loads(text)
-    except ValueError as error:
+        return [(str(name), kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in tasks]
+    except (TypeError, ValueError) as error:
         log.error("the names of the tasks of job %d are damaged: %s", job, error)
         return []
-    return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in tasks]
 
 
 def quarantine(job: ServiceJob, why: str) -> ErrorView:

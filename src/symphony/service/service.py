@@ -28,6 +28,7 @@ from symphony.problem.errors import (
     BusyError,
     InfeasibleError,
     InputError,
+    JobLostError,
     LimitError,
     ScopeError,
     SymphonyError,
@@ -44,11 +45,11 @@ from symphony.service.audit import CANCELLED, audit_row
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.database import database_errors, lock_journal, open_database
 from symphony.service.forecast_cache import ForecastCache
-from symphony.service.journal import checksum
+from symphony.service.journal import checksum, copy_of
 from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine
-from symphony.service.running import JobRunner
+from symphony.service.running import AGAIN, JobRunner
 from symphony.service.state import ACCEPTED, ServiceJob, State
 from symphony.service.tokens import ADMIN, Token, TokenChange, Tokens
 from symphony.service.wire import JobView, Submit
@@ -256,10 +257,7 @@ class Service:
         self._check_after(token, sent.after)
         job = state.last_job + 1
         entry.durable = True
-        shape = json.dumps(graphs.shape(graph))
-        entry.insert(tables.payloads, {"job": job, "shape": shape, "body": body, "checksum": checksum(body)})
-        entry.insert(tables.uses, *({"job": job, "digest": name} for name in named))
-        entry.add(
+        accepted = entry.add(
             ACCEPTED,
             job,
             user=token.user,
@@ -275,6 +273,9 @@ class Service:
             **({"after": sorted(set(sent.after))} if sent.after else {}),
             **({"time_limit_s": sent.time_limit_s} if sent.time_limit_s else {}),
         )
+        payload = {"job": job, "shape": json.dumps(graphs.shape(graph)), "body": body, "checksum": checksum(body)}
+        entry.insert(tables.payloads, payload | {"accepted": copy_of(accepted)})
+        entry.insert(tables.uses, *({"job": job, "digest": name} for name in named))
         self.running.accepted(entry, state.jobs[job], whole, bool(named))
         return state.jobs[job].view(), True
 
@@ -302,6 +303,9 @@ class Service:
     def job(self, token: Token, number: int) -> ServiceJob:
         """A job of this user, or any job for an administrator. Jobs of others look as if they did not exist."""
         job = self.state.jobs.get(number)
+        if job is None and number in self.state.lost:
+            lost = f"damage to the journal has destroyed it: {self.state.lost[number]}"
+            raise JobLostError(lost, where=f"job {number}", hint=AGAIN)
         if job is None or (job.user != token.user and ADMIN not in token.scopes):
             raise UnknownJobError(f"there is no job {number}", hint="symphony jobs lists yours")
         return job

@@ -142,6 +142,7 @@ class State:
         ] = {}  # by user and idempotency key: job, and digest of its request
         self.counts: Counter[str] = Counter()  # of events by kind, and of ended jobs by status
         self.events, self.last_job = 0, 0
+        self.lost: dict[int, str] = {}  # jobs of which the journal has too little, and why
 
     def apply(self, event: JournalEvent) -> None:
         self.events = event.id

@@ -54,6 +54,7 @@ payloads = Table(
     Column("shape", Text, nullable=False),  # JSON: name, kernel and reads of each task
     Column("body", LargeBinary, nullable=True),
     Column("checksum", BigInteger, nullable=True),  # of the body
+    Column("accepted", Text, nullable=True),  # copy of the event with which the job began (`journal.copy_of`)
 )
 
 # Values of tasks, while they are needed: JSON of a `wire.Value`.

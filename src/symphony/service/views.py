@@ -232,14 +232,10 @@ def cluster(service: Service, *, everybody: bool, user: str) -> wire.ClusterView
     """Devices and what runs there, users and their jobs. Names of others are for administrators."""
     state, topology = service.state, service.cluster.topology
     on: dict[str, list[str]] = {device.name: [] for device in topology.devices}
-    under_way = list(service.running.queue.under_way.values())
-    for job in under_way:
-        admitted = service.running.admitted.get(job.id)
-        for run in admitted.state.runs if admitted is not None else ():
-            if run.number >= 0 and run.attempts:
-                is_visible = everybody or job.user == user
-                for device in run.attempts[-1].devices:
-                    on[device].append(f"job {job.id}: {run.name}" if is_visible else "another user's")
+    for run in service.cluster.running():
+        job = state.jobs[run.job.number]
+        for device in run.attempts[-1].devices:
+            on[device].append(f"job {job.id}: {run.name}" if everybody or job.user == user else "another user's")
     open_jobs = [(job.user, service.running.status(job)) for job in list(state.open.values())]
     counted, by_user = Counter(status for _, status in open_jobs), Counter(open_jobs)
     users = [
