@@ -83,6 +83,7 @@ class BackgroundLoad:
         self._belief = flow_filter.start(np, flows, self._parameters, (groups,))
         self._ended_s = np.full(len(self._index), -np.inf)  # of the last window that told something
         self._window_s = np.ones(len(self._index))
+        self._reading = np.full(len(self._index), np.nan)  # use of each row in that window, by all together
         self._used_s: Mapping[int, float] | None = None  # when the last window ended
         self._said: tuple[float, RowLoads] | None = None  # when, and what
 
@@ -132,7 +133,7 @@ class BackgroundLoad:
             before = FlowBelief(mean[groups], cov[groups])
             mean[groups], cov[groups] = flow_filter.update(np, event, self._parameters, before, seen)
             self._belief = FlowBelief(mean, cov)
-            self._ended_s[at], self._window_s[at] = ended_s, duration_s
+            self._ended_s[at], self._window_s[at], self._reading[at] = ended_s, duration_s, total
 
     def _ours_s(self) -> float:
         """CPU time that we have used since this was last asked; NaN if that is not known."""
@@ -172,6 +173,12 @@ class BackgroundLoad:
         read = np.isfinite(self._ended_s)
         read[list(self._traffic.believed(now_s) if self._traffic else ())] = True
         return {name: (float(mean[at]), float(deviation[at])) for name, at in self._index.items() if read[at]}
+
+    def readings(self, since_s: float) -> dict[str, float]:
+        """The newest raw readings since then: use of a row by all together, as a share of its capacity."""
+        new = np.flatnonzero(self._ended_s >= since_s)
+        found = {self._topology.resources[at].name: float(self._reading[at]) for at in new}
+        return found | (self._traffic.readings(since_s) if self._traffic else {})
 
 
 def cpu_seconds(processes: Sequence[int], families: Mapping[int, Sequence[int]] | None = None) -> dict[int, float]:

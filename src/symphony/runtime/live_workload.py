@@ -262,7 +262,7 @@ class LiveWorkload:
         w = self.tables
         for kind in self.kinds_of(kernel):
             w.time_fixed[index, kind], w.time_work[index, kind] = self._times(kernel, kind)
-            demand = self._demand(kernel, self.topology.kinds[kind].name)
+            demand = self.demand(kernel, self.topology.kinds[kind].name)
             for row in ("compute", "memory", *LINK_ROW_KINDS):
                 w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
 
@@ -335,7 +335,7 @@ class LiveWorkload:
                 kernels.append(kernel)
         return kernels
 
-    def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
+    def demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
         """Demand of a worker, by the kind of the rows on its route.
 
         To the core, a worker has one slot. One with several cores demands as many: while it and others have more than
@@ -368,7 +368,7 @@ class LiveWorkload:
                 held_s += timing.around_s if timing.around or timing.behind else handling_s
             main_memory = self.topology.kind_of[device].type == CPU  # accelerators have their own
             memory = kernel.options.memory if main_memory else 0.0
-            profiles[device] = Profile(held_s, per_byte_s, demand=self._demand(kernel, device), memory=memory)
+            profiles[device] = Profile(held_s, per_byte_s, demand=self.demand(kernel, device), memory=memory)
         # A kernel that no device can run keeps its implementations: the check of the whole problem reports it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 
