@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -152,13 +152,13 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def until(self, script: str, when: Callable[[Any], bool] = bool) -> Any:
-        """Wait until an expression is true; its value."""
+    def until(self, script: str) -> Any:
+        """Wait until an expression is true; its value, which is {} for an element."""
         deadline = time.monotonic() + SECONDS
         while True:
             answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
             value = answer.get("result", {}).get("value")
-            if "exceptionDetails" not in answer and when(value):
+            if "exceptionDetails" not in answer and (value or value == {}):
                 return value
             assert time.monotonic() < deadline, (script, value, self.text()[:2_000], self.problems)
             time.sleep(0.05)
