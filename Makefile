@@ -49,6 +49,7 @@ demo: install
 	$(BIN)/symphony compare --topology paper --workload 'variant-calling?jobs=40' --seeds 8 --report demo
 	@echo "Open demo/report.html for the schedules. Now for real, on this machine:"
 	$(BIN)/python -m examples.mix
+	@echo "To watch such jobs live in a browser, with a service of your own: $(BIN)/symphony demo"
 
 # Three on two cores: tests wait a sixth of the time, for processes that they have started.
 test: install-dev

@@ -1,7 +1,7 @@
 """Write requirements/dev.txt and requirements/base.txt: exact versions with hashes, for every supported Python.
 
-`dev.txt` has everything; `base.txt` has what using Symphony needs, at the same versions. One resolution serves all
-Pythons and platforms, and no file names the place that the packages come from.
+`dev.txt` has everything; `base.txt` has what using Symphony and its service needs, at the same versions. One resolution
+serves all Pythons and platforms, and no file names the place that the packages come from.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ REQUIREMENTS = Path("requirements")
 BUILD = REQUIREMENTS / "build.in"
 OLDEST_PYTHON = "3.11"  # as `requires-python` in pyproject.toml
 EVERYTHING = ("--all-extras", "--group", "dev")
+BASE = ("--extra", "service")  # `make demo` ends with how to start one
 
 
 def resolve(target: Path, *options: str) -> None:
@@ -29,7 +30,7 @@ def main() -> None:
     common = ("--universal", "--fork-strategy", "fewest", "--generate-hashes", "--custom-compile-command", "make lock")
     dev = REQUIREMENTS / "dev.txt"
     resolve(dev, "--upgrade", *EVERYTHING, *common)
-    resolve(REQUIREMENTS / "base.txt", "--upgrade", "--constraint", str(dev), *common)
+    resolve(REQUIREMENTS / "base.txt", "--upgrade", "--constraint", str(dev), *BASE, *common)
 
 
 if __name__ == "__main__":
