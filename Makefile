@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := src tests benchmarks examples tools
 unexport PYTHONDONTWRITEBYTECODE  # every process that tests start would compile all of Symphony again
 
-.PHONY: help install install-dev demo test slow style types format lock latest release fuzz faults clean
+.PHONY: help install install-dev demo test slow style types format lock latest site release fuzz faults clean
 
 help:
 	@echo "make demo         compare policies on a simulated cluster (report in demo/), then on real kernels here"
@@ -19,6 +19,7 @@ help:
 	@echo "make faults       fresh runs of service, core and a simulated engine in which things go wrong (SEEDS=200)"
 	@echo "make format       rewrite the sources in the house style"
 	@echo "make lock         resolve the versions in requirements/*.txt again (changes them)"
+	@echo "make site         build the documentation site into build/html (LINKS=1: check links to other sites, too)"
 	@echo "make latest       run the tests with the newest and the oldest versions that pyproject.toml allows"
 	@echo "make release      build sdist and wheel into dist/, check them, and try the wheel in a fresh environment"
 
@@ -49,6 +50,7 @@ demo: install
 	$(BIN)/symphony compare --topology paper --workload 'variant-calling?jobs=40' --seeds 8 --report demo
 	@echo "Open demo/report.html for the schedules. Now for real, on this machine:"
 	$(BIN)/python -m examples.mix
+	@echo "To watch such jobs live in a browser, with a service of your own: $(BIN)/symphony demo"
 
 # Three on two cores: tests wait a sixth of the time, for processes that they have started.
 test: install-dev
@@ -72,6 +74,18 @@ format: install-dev
 lock: install-dev
 	$(BIN)/python -m tools.lock
 
+$(VENV)-site/.made: requirements/site.txt
+	$(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt
+	touch $@
+
+# LINKS=1 also asks for every address outside; that needs a network.
+site: install-dev $(VENV)-site/.made
+	$(BIN)/python -m tools.site build/site
+	$(VENV)-site/bin/python -m sphinx -q -W --keep-going -j auto -b html build/site build/html
+	$(if $(LINKS),$(VENV)-site/bin/python -m sphinx -q -b linkcheck build/site build/links)
+	@echo "Open build/html/index.html"
+
 latest: install-dev
 	$(BIN)/python -m tools.latest
 
@@ -87,4 +101,4 @@ faults: install-dev
 	$(BIN)/python -m tests.whole_system.fuzz --seeds $(SEEDS)
 
 clean:
-	rm -rf $(VENV) demo out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-site demo out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -89,6 +89,7 @@ COMMANDS = (
     Check("repair check", extra="service"),
     Check("repair salvage", extra="service"),
     Check("repair compact", extra="service"),
+    Check("demo --seconds 1 --no-open", extra="service"),
     Check("top --looks 1", NOBODY),
     Check("status", NOBODY),
     Check("profile", NOBODY),

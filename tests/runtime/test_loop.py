@@ -85,7 +85,7 @@ def nothing_left(cluster: sy.Cluster) -> None:
     assert (core.job < 0).all() and core.lanes_free[: len(slots)].tolist() == slots
     assert (core.lane_holds < 0).all() and not core.queued.any() and not core.leaving.any()
     assert len(loop.scheduler.workload.free) == loop.scheduler.workload.shapes.jobs
-    assert not loop._early and not loop._attempts and not any(loop._occupancy.on) and not loop._trials
+    assert not loop._early and not loop._attempts and not any(loop.occupancy.on) and not loop._trials
     engine = cluster._engine
     assert not engine._where and not any(slot.work for slot in engine._slots)
     assert {name for name in os.listdir(engine._folder)} == {"owner"}  # small functions need no file

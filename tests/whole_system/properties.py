@@ -103,7 +103,7 @@ def queues_end_empty(world: World) -> Iterator[str]:
         "events": loop._events,
         "requests": loop.requests,
         "admitted by the loop": loop._admitted,
-        "on devices": [runs for runs in loop._occupancy.on if runs],
+        "on devices": [runs for runs in loop.occupancy.on if runs],
     }
     yield from (f"{name}: {what}" for name, what in kept.items() if what)
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "stat": "Count events like `perf stat`, with 95% intervals.",
     "policies": "List the policies, with a line each.",
     "serve": "Serve this machine, or a Ray cluster, over HTTP.",
+    "demo": "Start a service, run three applications in it, and open its dashboard.",
     "top": "Watch devices, users and jobs of a service.",
     "usage": "Show device time and jobs of users.",
     "profile": "Show how long kernels take: on a service, or in your own runs if no service is named.",

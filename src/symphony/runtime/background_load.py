@@ -99,6 +99,8 @@ class BackgroundLoad:
         self._runs: deque[_Slowness] = deque(maxlen=MAX_WAITING_RUNS)  # since the last window
         self._waiting: dict[int, tuple[float, list[_Slowness]]] = {}  # by device: since when, and the runs
         self.weighed = [0] * len(topology.devices)  # how often runs of each device were weighed
+        self._reading = np.full(count, np.nan)  # use of each row by all together, when it was read last …
+        self._read_s = np.full(count, -np.inf)  # … at the end of that window
         self._used_s: Mapping[int, float] | None = None  # when the last window ended
         self._said: tuple[float, RowLoads] | None = None  # when, and what
 
@@ -161,7 +163,7 @@ class BackgroundLoad:
             updated = self._ended_s.copy()
             updated[groups] = ended_s
             self._belief, self._ended_s = FlowBelief(mean, cov), updated  # replaced, not changed: others read them
-            self._told[at] = True
+            self._told[at], self._reading[at], self._read_s[at] = True, total, ended_s
 
     @property
     def reads(self) -> bool:
@@ -245,6 +247,12 @@ class BackgroundLoad:
         told = self._told.copy()
         told[list(self._traffic.believed(now_s) if self._traffic else ())] = True
         return {name: (float(mean[at]), float(deviation[at])) for name, at in self._index.items() if told[at]}
+
+    def readings(self, since_s: float) -> dict[str, float]:
+        """The newest raw readings since then: use of a row by all together, as a share of its capacity."""
+        new = np.flatnonzero(self._read_s >= since_s)
+        found = {self._topology.resources[at].name: float(self._reading[at]) for at in new}
+        return found | (self._traffic.readings(since_s) if self._traffic else {})
 
 
 class _Slowness(NamedTuple):

@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from symphony.problem import topologies, units
 from symphony.problem.errors import EngineError, InfeasibleError, InputError, SymphonyWarning
 from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
-from symphony.problem.topology import Topology
+from symphony.problem.topology import Device, Topology
 from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.function_calls import FunctionCalls, check_options, work_submission
 from symphony.runtime.graph import Graph, Submission, SubmittedTask
@@ -139,6 +139,19 @@ class Cluster(FunctionCalls[ClusterJob]):
         Counters are read only while kernels run; between runs the standard deviation grows.
         """
         return self._loop.observer.loads_by_row()
+
+    def readings(self, since_s: float) -> dict[str, float]:
+        """Raw readings since a time of `time.monotonic`: use of each row by all together, as a share of capacity."""
+        return self._loop.observer.background.readings(since_s)
+
+    def row_shares(self) -> Iterator[tuple[TaskRun, Device, dict[str, float]]]:
+        """What runs now, each on a device, with its expected shares of the capacity of the rows there."""
+        workload, topology = self._scheduler.workload, self.topology
+        rows = {row.name: row for row in topology.resources}
+        for number, run in self._loop.occupancy.begun():
+            device = topology.devices[number]
+            demand, route = workload.demand(run.kernel, device.kind), [rows[hop.resource] for hop in device.route]
+            yield run, device, {x.name: demand[x.kind] / x.capacity for x in route if demand.get(x.kind)}
 
     @property
     def closed(self) -> bool:

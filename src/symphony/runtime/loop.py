@@ -86,11 +86,11 @@ class Loop:
         self._arrivals = itertools.count()
         self._attempts: dict[int, TaskRun] = {}  # that run
         self._numbers = itertools.count()
-        self._occupancy = DeviceOccupancy(self.topology)
+        self.occupancy = DeviceOccupancy(self.topology)
         self._slots = [self.topology.kind_of[device.kind].slots for device in self.topology.devices]
         kinds = [kind.name for kind in self.topology.kinds]
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
-        self.observer = MachineObserver(engine, scheduler, self._occupancy)
+        self.observer = MachineObserver(engine, scheduler, self.occupancy)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # first runs of kernels on device kinds
         self._events: deque[SchedulerEvent] = deque()  # for the core
@@ -114,8 +114,8 @@ class Loop:
             rounds,
             checkpoints,
             scheduler,
-            self._occupancy.on,
-            self._occupancy.left_s,
+            self.occupancy.on,
+            self.occupancy.left_s,
             lambda: self._events.append(SchedulerEvent(happened.ROUND)),
         )
 
@@ -449,7 +449,7 @@ class Loop:
 
     def _ahead(self, to_send: list[_Dispatch]) -> Iterator[_Dispatch]:
         """The next tasks of the queues of devices on which all kernels are short."""
-        sent = [len(runs) for runs in self._occupancy.on]
+        sent = [len(runs) for runs in self.occupancy.on]
         is_long = [bool(runs) for runs in self._long]
         for starts, devices, _ in to_send:
             for device in devices:
@@ -524,7 +524,7 @@ class Loop:
                 run.job.deadline_s = time.monotonic() + run.job.limits.time_s
                 self._limited.append(run.job)
         self._attempts[run.number] = run
-        self._occupancy.add(run, devices)
+        self.occupancy.add(run, devices)
         for each in devices:
             if self._seconds(run, each) >= SHORT_KERNEL_S:
                 self._long[each].add(run)
@@ -568,7 +568,7 @@ class Loop:
 
     def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
         attempt = run.attempts[-1]
-        devices = self._occupancy.remove(run)
+        devices = self.occupancy.remove(run)
         for device in devices:
             self._long[device].discard(run)
         run.number = -1

@@ -49,13 +49,17 @@ class DeviceOccupancy:
     def ran_since(self, device: int, since_s: float) -> bool:
         return bool(self.on[device]) or self.left_s[device] >= since_s
 
-    def running(self) -> Iterator[PastRun]:
-        """Runs that the engine has begun. Those sent ahead are left out: they may still wait in the engine."""
+    def begun(self) -> Iterator[tuple[int, TaskRun]]:
+        """Runs that the engine has begun, on each device. Those sent ahead may still wait in the engine."""
         for device, runs in enumerate(self.on):
             for run in tuple(runs):
-                attempt = run.attempts[-1]
-                if not attempt.ahead:
-                    yield PastRun(run.kernel.key, self._kinds[device], device, attempt.sent_s, math.inf, math.nan)
+                if not run.attempts[-1].ahead:
+                    yield device, run
+
+    def running(self) -> Iterator[PastRun]:
+        for device, run in self.begun():
+            sent_s = run.attempts[-1].sent_s
+            yield PastRun(run.kernel.key, self._kinds[device], device, sent_s, math.inf, math.nan)
 
 
 class MachineObserver:

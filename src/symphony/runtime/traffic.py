@@ -64,6 +64,7 @@ class TrafficAttribution:
         self._whole = 1.0  # the most that was ever seen, in capacities
         self._lock = threading.Lock()
         self._said: dict[int, tuple[float, float, float, float]] = {}  # by row: mean, variance; end, length of window
+        self._newest: tuple[float, dict[str, float]] = -math.inf, {}  # end of the last window, and its readings
 
     def window(self, used: Mapping[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
         """Take in the use of memories, as a share of their capacity with its deviation, by row."""
@@ -71,6 +72,7 @@ class TrafficAttribution:
         told = {row: (x, std) for row, (x, std) in told.items() if 0 <= x <= MAX_CREDIBLE_LOAD and math.isfinite(std)}
         if not told or ended_s <= began_s:
             return
+        self._newest = ended_s, {name: told[row][0] for name, row in self._rows.items() if row in told}
         active = self._active(began_s, ended_s)
         self._grow(max(x - 2 * std for x, std in told.values()))
         uneven: dict[int, float] = {}  # by row: kernels go in phases, and while one lasts it looks like others
@@ -164,6 +166,11 @@ class TrafficAttribution:
             at = self._number(key)
             if (std := math.sqrt(max(cov[at, at], 0.0))) < MAX_KNOWN_STD:
                 self._profiles.counted(*key, float(mean[at]), 1 / max(std, KERNEL_DRIFT_STD) ** 2, self._least)
+
+    def readings(self, since_s: float) -> dict[str, float]:
+        """The use of memories in the newest window, by row; nothing if it ended before."""
+        ended_s, readings = self._newest
+        return readings if ended_s >= since_s else {}
 
     def believed(self, now_s: float) -> dict[int, tuple[float, float]]:
         """Others' load of rows of the topology, and its deviation: the less sure, the longer nothing was counted."""

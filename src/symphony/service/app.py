@@ -42,7 +42,10 @@ from symphony.service import audit, graphs, tokens, views, wire
 from symphony.service.audit import DRAINED, FailedLogins, audit_row
 from symphony.service.blobs import Upload, named_in
 from symphony.service.connections import TOKEN, Connections
-from symphony.service.guard import RequestGuard, address_of, broken_database, refusal
+from symphony.service.dashboard.pages import add_pages
+from symphony.service.dashboard.row_use import RowUse
+from symphony.service.dashboard.sessions import Sessions
+from symphony.service.guard import Authenticator, RequestGuard, address_of, broken_database, refusal
 from symphony.service.health import OK, health
 from symphony.service.job_logs import CURSOR_PATTERN
 from symphony.service.metrics import Metrics
@@ -195,9 +198,14 @@ class JobChanges:
 
 
 def make_app(
-    service: Service, connections: Connections, logins: FailedLogins, hosts: frozenset[str], tls: TlsFiles | None = None
+    service: Service,
+    connections: Connections,
+    logins: FailedLogins,
+    hosts: frozenset[str],
+    tls: TlsFiles | None = None,
+    rows: RowUse | None = None,
 ) -> FastAPI:
-    """The FastAPI application of a service; `hosts` are its accepted host names."""
+    """The FastAPI application of a service; `hosts` are its accepted host names. `rows`: sampled by the caller."""
     changes, metrics = JobChanges(), Metrics(connections)
     service.listeners.append(changes.notify)
 
@@ -217,7 +225,10 @@ def make_app(
     )
     app.router.route_class = BoundedRoute
     bearer = HTTPBearer(auto_error=False, description="made by `symphony token create`")
-    app.add_middleware(RequestGuard, service=service, metrics=metrics, logins=logins, hosts=hosts)
+    authenticator, sessions = Authenticator(service, logins), Sessions()
+    app.add_middleware(
+        RequestGuard, service=service, metrics=metrics, authenticator=authenticator, sessions=sessions, hosts=hosts
+    )
 
     async def user(
         request: Request,
@@ -587,6 +598,7 @@ def make_app(
         text = await run_in_threadpool(metrics.text, service)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
+    add_pages(app, service, authenticator, sessions, rows or RowUse(service.cluster))
     return app
 
 

@@ -37,6 +37,14 @@ from symphony.problem.texts import readable
 from symphony.service.audit import FailedLogins
 from symphony.service.blobs import too_large
 from symphony.service.connections import TOKEN
+from symphony.service.dashboard.sessions import (
+    SECURITY_HEADERS,
+    Sessions,
+    check_same_origin,
+    is_open_page,
+    is_page,
+    login_needed,
+)
 from symphony.service.metrics import Metrics
 from symphony.service.service import Patience, Service
 from symphony.service.tokens import CREATE_TOKEN_HINT, RateLimiter, Token, token_id
@@ -60,12 +68,17 @@ class RequestGuard:
     """Authenticates, limits, counts and logs requests."""
 
     def __init__(
-        self, app: ASGIApp, service: Service, metrics: Metrics, logins: FailedLogins, hosts: frozenset[str]
+        self,
+        app: ASGIApp,
+        service: Service,
+        metrics: Metrics,
+        authenticator: Authenticator,
+        sessions: Sessions,
+        hosts: frozenset[str],
     ) -> None:
         """`hosts`: accepted host names in lower case; "*" accepts any."""
-        self._logins = logins
         limits = service.limits
-        self._hosts, self._wrong, self._most_wrong = hosts, 0, min(WRONG_AT_ONCE, limits.connections // 4)
+        self._authenticator, self._sessions, self._hosts = authenticator, sessions, hosts
         self._app, self._service, self._metrics = app, service, metrics
         self._rates = RateLimiter(limits.requests_per_s)
         self._under_way = UnderWay(limits.body_bytes, limits.connections)
@@ -75,7 +88,8 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         began, status, headers = time.perf_counter(), 500, dict(scope["headers"])
-        limits, is_blob = self._service.limits, scope["path"].startswith("/v1/blobs/")
+        limits, path = self._service.limits, scope["path"]
+        is_blob, of_browser = path.startswith("/v1/blobs/"), is_page(path)
         most, option = (limits.blob_bytes, "--blob-bytes") if is_blob else (limits.body_bytes, "--body-bytes")
         body = Body(receive, headers, most, option, limits.patience)
 
@@ -86,20 +100,26 @@ class RequestGuard:
                 more = [(VERSION_HEADER.encode(), str(PROTOCOL).encode())]
                 if not body.over:
                     more.append((b"connection", b"close"))
+                if of_browser:
+                    more += [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
                 message["headers"] = [*message["headers"], *more]
             await send(message)
 
         try:
             try:
                 self._check_host(headers)
-                if scope["path"] in PUBLIC:
+                if of_browser:
+                    check_same_origin(scope["method"], path, headers)
+                if path in PUBLIC or (of_browser and is_open_page(path)):
                     await self._app(scope, body, answer)
                     return
-                token = scope[TOKEN] = await self._authenticated(headers, address_of(scope))
+                secret = self._sessions.secret(scope, headers) if of_browser else _bearer(headers)
+                token = scope[TOKEN] = await self._authenticator.token(secret, address_of(scope))
                 self._rates.take(token.user)
                 body.check_length()
             except SymphonyError as error:
-                await refusal(error)(scope, body, answer)
+                lost = of_browser and status_of(error) == 401
+                await (login_needed(scope, headers) if lost else refusal(error))(scope, body, answer)
                 return
             try:
                 with self._under_way.one(token.user, 0 if is_blob else body.length):
@@ -109,7 +129,7 @@ class RequestGuard:
         finally:
             self._metrics.count(scope, status)
             milliseconds = (time.perf_counter() - began) * 1e3
-            method, path = readable(scope["method"], longest=40), readable(scope["path"], longest=200)
+            method, path = readable(scope["method"], longest=40), readable(path, longest=200)
             fields = {"method": method, "path": path, "status": status, "ms": round(milliseconds, 1)}
             more = {"fields": fields, "always": TOKEN in scope}
             log.info("%s %s %d", method, path, status, extra=more)
@@ -129,14 +149,27 @@ class RequestGuard:
             hint = "use the address of the service, or serve with --allowed-host NAME"
             raise HostError("unknown host name", where=name, hint=hint) from None
 
-    async def _authenticated(self, headers: Mapping[bytes, bytes], address: str) -> Token:
-        scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if scheme.lower() != "bearer" or not secret.strip():
+
+def _bearer(headers: Mapping[bytes, bytes]) -> str:
+    scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
+
+
+class Authenticator:
+    """Finds the token of a secret. Answers to wrong ones are counted and delayed."""
+
+    def __init__(self, service: Service, logins: FailedLogins) -> None:
+        self._tokens, self._logins = service.tokens, logins
+        self._wrong, self._most_wrong = 0, min(WRONG_AT_ONCE, service.limits.connections // 4)
+
+    async def token(self, secret: str, address: str) -> Token:
+        """Raises `TokenError` if it is missing ("") or invalid. `address`: of the client."""
+        if not secret:
             raise TokenError("the token is missing", hint="set SYMPHONY_TOKEN, or " + CREATE_TOKEN_HINT)
-        token = self._service.tokens.known(secret.strip())
+        token = self._tokens.known(secret)
         if token is None:
             try:
-                token = await run_in_threadpool(self._service.tokens.find, secret.strip())
+                token = await run_in_threadpool(self._tokens.find, secret)
             except SQLAlchemyError as error:
                 raise broken_database(error) from None
             except TokenError:  # it has expired

@@ -14,11 +14,13 @@ from functools import partial
 from types import FrameType
 
 import uvicorn
+from starlette.concurrency import run_in_threadpool
 
 from symphony.service.address import bind
 from symphony.service.app import make_app
 from symphony.service.audit import FailedLogins
 from symphony.service.connections import ACCEPTS, Connection, Connections, Listener
+from symphony.service.dashboard.row_use import RowUse
 from symphony.service.service import Service
 from symphony.service.tls import TlsFiles
 
@@ -36,8 +38,10 @@ class Server:
         self._socket = bind(host, port, Listener)
         self._socket.connections = self.connections
         self.host, self.port = host, self._socket.getsockname()[1]
+        self._rows, hosts = RowUse(service.cluster), names(host) | service.limits.hosts
+        self._app = make_app(service, self.connections, self._logins, hosts, tls, self._rows)
         config = uvicorn.Config(
-            make_app(service, self.connections, self._logins, names(host) | service.limits.hosts, tls),
+            self._app,
             loop="asyncio",  # which calls `Listener.accept`
             http=partial(Connection, self.connections),  # type: ignore[arg-type]  # called, and nothing else
             ws="none",
@@ -69,8 +73,10 @@ class Server:
     async def _every_second(self) -> None:
         await self.connections.sweep()
         self._logins.flush()
+        await run_in_threadpool(self._rows.sample)
 
     def close(self) -> None:
+        self._app.state.closing = True  # streams to browsers end
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()

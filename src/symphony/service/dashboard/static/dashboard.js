@@ -1,0 +1,237 @@
+// Live updates, charts and the timeline. Names come from users, so they only ever become text.
+"use strict";
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const get = (address) => fetch(address, { headers: { "hx-request": "true" } }).then((answer) => {
+    if (answer.status === 401) location.assign("/ui/login");
+    return answer.ok ? answer.json() : Promise.reject(new Error(`${answer.status}`));
+  });
+
+  // ------------------------------------------------------------------------------------------------------- login
+  // A link may bring the token after "#", which browsers do not send. The user still has to press the button.
+  const login = byId("login");
+  if (login && location.hash.startsWith("#sy_")) {
+    login.elements.token.value = location.hash.slice(1);
+    history.replaceState(null, "", location.pathname + location.search);
+  }
+
+  // ------------------------------------------------------------------------------------------------ live updates
+  // One stream for a page, and none while it is hidden: browsers allow few connections to a server.
+  const address = document.body.dataset.events;
+  let stream = null;
+  function say(text) {
+    const place = byId("connection");
+    if (place && place.textContent !== text) place.textContent = text;
+  }
+  function connect() {
+    const machines = document.body.dataset.machines;
+    stream = new EventSource(address + (machines ? `?${new URLSearchParams({ machines })}` : ""));
+    stream.onopen = () => say("live");
+    stream.onerror = () => say("not connected");
+    stream.addEventListener("change", () => {
+      htmx.trigger(document.body, "refresh");
+      document.dispatchEvent(new Event("refreshed"));
+    });
+    stream.addEventListener("rows", (event) => Object.entries(JSON.parse(event.data)).forEach(drawRow));
+  }
+  function follow() {
+    if (document.hidden && stream) { stream.close(); stream = null; }
+    if (!document.hidden && !stream) connect();
+  }
+  if (address) {
+    follow();
+    document.addEventListener("visibilitychange", follow);
+  }
+  function drawRow([id, value]) {
+    const node = byId(id);
+    if (!node) return;
+    if (id[0] === "d") {
+      node.querySelector("tspan").textContent = value[0];
+      node.classList.toggle("down", !value[1]);
+      return;
+    }
+    const [percent, opacity, text] = value;
+    node.setAttribute("class", `fill u${Math.min(Math.floor(percent / 10), 10)}`);
+    node.setAttribute("width", Math.min((34 * percent) / 100, 34));
+    node.setAttribute("fill-opacity", opacity);
+    const title = node.parentNode.querySelector("title");
+    title.textContent = `${title.textContent.split(": ")[0]}: ${text}`;
+  }
+
+  // htmx does not keep links within SVG from being followed.
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("svg a[hx-get]") && !event.ctrlKey && !event.metaKey) event.preventDefault();
+  });
+
+  // ------------------------------------------------------------------------------------------------------- charts
+  const columns = ["time", "high90", "low90", "high50", "low50", "use", "reading", "ours"];
+  const percent = (x) => (x === null || x === undefined ? "–" : `${Math.round(100 * x)}%`);
+  function chart(place) {
+    const edge = { stroke: "transparent", points: { show: false } };
+    const line = (label, color, more) => ({ label, stroke: css(color), width: 2, points: { show: false }, value: (_, x) => percent(x), ...more });
+    const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 } };
+    const plot = new uPlot({
+      width: Math.max(place.clientWidth, 240), height: 220,
+      scales: { y: { range: (_, low, high) => [0, Math.max(1, high || 1)] } },
+      axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => new Date(1000 * t).toISOString().slice(11, 19)), space: 70 }, { ...axis, values: (_, ticks) => ticks.map(percent) }],
+      series: [{ label: "time", value: (_, t) => (t ? new Date(1000 * t).toISOString().slice(11, 19) : "–") }, { label: "90% up to", ...edge, value: (_, x) => percent(x) }, { label: "90% from", ...edge, value: (_, x) => percent(x) },
+        { label: "50% up to", ...edge, value: (_, x) => percent(x) }, { label: "50% from", ...edge, value: (_, x) => percent(x) }, line("believed", "--running"),
+        line("read", "--late", { width: 0, points: { show: true, size: 3, fill: css("--late") } }), line("ours", "--done", { dash: [4, 3] })],
+      bands: [{ series: [1, 2], fill: css("--band90") }, { series: [3, 4], fill: css("--band50") }],
+    }, columns.map(() => []), place);
+    const update = () => {
+      if (!place.isConnected) { clearInterval(timer); plot.destroy(); return; }
+      if (!document.hidden) get(place.dataset.history).then((found) => plot.setData(columns.map((name) => found[name]))).catch(() => say("not connected"));
+    };
+    const timer = setInterval(update, 2000);
+    update();
+  }
+  const begin = (root) => root.querySelectorAll(".chart:empty").forEach(chart);
+  begin(document);
+  document.addEventListener("htmx:afterSettle", (event) => begin(event.detail.elt.parentNode || document));
+
+  // ------------------------------------------------------------------------------------------------------ output
+  // The log stays at its end, unless the reader has scrolled up.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const log = event.detail.target.closest(".log");
+    if (log) log.dataset.end = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  });
+  document.addEventListener("htmx:afterSettle", () => {
+    const log = document.querySelector(".log");
+    if (log && log.dataset.end === "true") log.scrollTop = log.scrollHeight;
+  });
+
+  // ---------------------------------------------------------------------------------------------------- timeline
+  const canvas = byId("timeline");
+  if (!canvas) return;
+  const [EVENT, JOB, TASK, DEVICES, SENT, BEGAN, SECONDS, EXPECTED, , ENDED] = Array(10).keys();
+  const MAX_KEPT = 20000, MARGIN = 120, TOP = 22, HEIGHT = 16;
+  const devices = JSON.parse(byId("devices").textContent);
+  const view = { span: 120, end: null, top: 0, filter: "" }; // end null: follows now
+  let ended = [], underWay = [], offset = 0, last = 0, asked = false;
+  const now = () => Date.now() / 1000 - offset;
+  const matches = (run) => !view.filter || run[TASK].toLowerCase().includes(view.filter) || `job ${run[JOB]}` === view.filter;
+  function load() {
+    if (asked || document.hidden) return;
+    asked = true;
+    get(`${canvas.dataset.runs}?after=${last}`).then((found) => {
+      offset = Date.now() / 1000 - found.now_s;
+      ended = ended.concat(found.ended).slice(-MAX_KEPT);
+      if (found.ended.length) last = found.ended.at(-1)[EVENT];
+      underWay = found.under_way;
+      draw();
+    }).catch(() => say("not connected")).finally(() => { asked = false; });
+  }
+  // The lanes of each device: runs that overlap are drawn below one another.
+  function lanes(runs) {
+    const of = new Map();
+    for (const run of runs) {
+      for (const name of run[DEVICES]) {
+        if (!of.has(name)) of.set(name, { free: [], bars: [] });
+        const device = of.get(name), start = run[SENT], stop = run[ENDED] ? (run[BEGAN] ?? start) + (run[SECONDS] ?? 0) : Infinity;
+        let lane = device.free.findIndex((free) => free <= start + 1e-3);
+        if (lane < 0) lane = device.free.push(0) - 1;
+        device.free[lane] = stop;
+        device.bars.push([run, lane, stop]);
+      }
+    }
+    return of;
+  }
+  function draw() {
+    const ratio = devicePixelRatio || 1, width = canvas.clientWidth, height = canvas.clientHeight, pen = canvas.getContext("2d");
+    canvas.width = width * ratio; canvas.height = height * ratio;
+    pen.scale(ratio, ratio);
+    pen.clearRect(0, 0, width, height);
+    const stop = view.end ?? now(), start = stop - view.span, x = (t) => MARGIN + ((t - start) / view.span) * (width - MARGIN);
+    const color = Object.fromEntries(["ink", "quiet", "line", "running", "done", "failed", "cancelled", "start", "late"].map((name) => [name, css(`--${name}`)]));
+    const seen = (run) => run[SENT] < stop && (!run[ENDED] || (run[BEGAN] ?? run[SENT]) + (run[SECONDS] ?? 0) > start);
+    const shown = [...ended, ...underWay].filter((run) => seen(run) && (matches(run) || run[DEVICES].some((name) => name.toLowerCase().includes(view.filter))));
+    const by = lanes(shown.sort((a, b) => a[SENT] - b[SENT]));
+    const listed = devices.filter((one) => by.has(one.name) || !view.filter || one.name.toLowerCase().includes(view.filter));
+    pen.font = "12px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    let y = TOP - view.top, drawn = 0;
+    for (const one of listed) {
+      const device = by.get(one.name), count = Math.max(1, device ? device.free.length : 1), tall = count * HEIGHT + 6;
+      if (y + tall > TOP && y < height) {
+        pen.fillStyle = color.ink;
+        pen.fillText(one.name.length > 18 ? `…${one.name.slice(-17)}` : one.name, 4, y + HEIGHT / 2 + 2, MARGIN - 8);
+        for (const [run, lane, end] of device ? device.bars : []) bar(run, y + lane * HEIGHT, end);
+        pen.strokeStyle = color.line;
+        pen.strokeRect(-1, y + tall - 2.5, width + 2, 0);
+      }
+      y += tall;
+    }
+    view.bottom = Math.max(0, y + view.top - height + 8);
+    function bar(run, top, end) {
+      const left = Math.max(x(run[SENT]), MARGIN), right = Math.min(x(Math.min(end, now())), width);
+      if (right < MARGIN) return;
+      drawn += 1;
+      const began = run[BEGAN] ?? run[SENT], beyond = began + run[EXPECTED], box = (from, to, fill) => {
+        const a = Math.max(x(from), left), b = Math.min(x(to), right);
+        if (b > a) { pen.fillStyle = fill; pen.fillRect(a, top + 1, Math.max(b - a, 1), HEIGHT - 2); }
+      };
+      const fill = { "": color.running, done: color.done, stopped: color.cancelled }[run[ENDED]] || (run[ENDED].startsWith("killed") ? color.cancelled : color.failed);
+      box(run[SENT], began, color.start);
+      box(began, Math.min(end, now()), fill);
+      if (run[EXPECTED] > 0 && ["", "done"].includes(run[ENDED])) box(beyond, Math.min(end, now()), color.late);
+      if (right - left < 2) { pen.fillStyle = fill; pen.fillRect(left, top + 1, 1, HEIGHT - 2); }
+      if (right - left > 40) {
+        pen.save(); pen.beginPath(); pen.rect(left, top, right - left, HEIGHT); pen.clip();
+        pen.fillStyle = css("--back");
+        pen.fillText(run[JOB] ? `${run[TASK]} (job ${run[JOB]})` : run[TASK], left + 3, top + HEIGHT / 2);
+        pen.restore();
+      }
+    }
+    pen.clearRect(0, 0, width, TOP - 4);
+    pen.fillStyle = color.quiet;
+    const step = [0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600, 14400, 86400].find((s) => (s / view.span) * (width - MARGIN) > 80) || 86400;
+    for (let t = Math.ceil(start / step) * step; t < stop; t += step) {
+      pen.fillText(new Date(1000 * t).toISOString().slice(11, step < 1 ? 21 : 19), x(t) + 2, 9);
+      pen.fillRect(x(t), TOP - 6, 1, 4);
+    }
+    const text = `${drawn} runs on ${by.size} of ${devices.length} devices, from ${new Date(1000 * start).toISOString().slice(0, 19).replace("T", " ")}, ${Math.round(view.span)} s${view.end === null ? ", following now" : ""}`;
+    if (byId("timeline-text").textContent !== text && (view.end !== null || !draw.said || now() - draw.said > 5)) { byId("timeline-text").textContent = text; draw.said = now(); }
+  }
+  const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+  function zoom(factor, at = 0.5) {
+    const stop = view.end ?? now(), middle = stop - view.span * (1 - at), before = view.span;
+    view.span = clamp(view.span * factor, 0.5, 7 * 86400);
+    if (view.end !== null) view.end = middle + (stop - middle) * (view.span / before);
+    draw();
+  }
+  function pan(share) {
+    const stop = (view.end ?? now()) + share * view.span;
+    view.end = stop >= now() ? null : stop;
+    draw();
+  }
+  const doing = { in: () => zoom(0.5), out: () => zoom(2), left: () => pan(-0.25), right: () => pan(0.25), now: () => { view.end = null; draw(); } };
+  byId("timeline-controls").addEventListener("submit", (event) => event.preventDefault());
+  document.querySelectorAll("[data-do]").forEach((button) => button.addEventListener("click", () => doing[button.dataset.do]()));
+  byId("filter").addEventListener("input", (event) => { view.filter = event.target.value.trim().toLowerCase(); view.top = 0; draw(); });
+  canvas.addEventListener("keydown", (event) => {
+    const act = { "+": "in", "=": "in", "-": "out", ArrowLeft: "left", ArrowRight: "right", Home: "now" }[event.key];
+    if (act) doing[act]();
+    else if (event.key === "ArrowDown" || event.key === "ArrowUp") { scroll(event.key === "ArrowDown" ? 60 : -60); } else return;
+    event.preventDefault();
+  });
+  function scroll(by) { view.top = clamp(view.top + by, 0, view.bottom || 0); draw(); }
+  canvas.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    if (event.ctrlKey) zoom(event.deltaY > 0 ? 1.2 : 1 / 1.2, clamp((event.offsetX - MARGIN) / (canvas.clientWidth - MARGIN), 0, 1));
+    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan((event.deltaX || event.deltaY) / canvas.clientWidth);
+    else scroll(event.deltaY);
+  }, { passive: false });
+  canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); canvas.dataset.x = event.clientX; canvas.dataset.y = event.clientY; });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!canvas.hasPointerCapture(event.pointerId)) return;
+    pan((canvas.dataset.x - event.clientX) / (canvas.clientWidth - MARGIN));
+    scroll(canvas.dataset.y - event.clientY);
+    canvas.dataset.x = event.clientX; canvas.dataset.y = event.clientY;
+  });
+  addEventListener("resize", draw);
+  document.addEventListener("refreshed", load);
+  setInterval(() => { if (view.end === null && !document.hidden) { load(); draw(); } }, 1000);
+  load();
+})();
