@@ -166,11 +166,8 @@ def test_without_a_platform_description(tmp_path: Path) -> None:
     ("file", "old", "new", "what"),
     [
         ("codelets/45/chol_model_gemm.mirage", "\n45\n", "\n44\n", "not a performance model of version 45"),
-        ("codelets/45/chol_model_gemm.mirage", "8.778020e+04", "-8.7", "line 41: mean is -8.7"),
-        ("codelets/45/chol_model_gemm.mirage", "8.778020e+04", "", "line 41: an entry has 8 columns"),
         ("codelets/45/chol_model_gemm.mirage", "combinations\n4", "combinations\nfour", "line 8: the number of comb"),
-        ("bus/mirage.bandwidth", "6517.591026", "nan", "line 3: column 0 is nan"),
-        ("bus/mirage.latency", "9.836008", "x", "line 2: column 1 is 'x'"),
+        ("bus/mirage.bandwidth", "6517.591026", "\n", "line 3: the matrix is cut off"),
         ("bus/mirage.config", "3 # Number of CUDA", "many # Number of CUDA", "number of CUDA devices is 'many'"),
         ("bus/mirage.platform.v4.xml", "<platform", "<<platform", "platform.v4.xml"),
         ("bus/mirage.platform.v4.xml", "6517450307.894589Bps", "fast", "bandwidth of Host is 'fast'"),
@@ -193,14 +190,37 @@ def test_a_bad_entry_is_left_out_alone(entry: str, tmp_path: Path) -> None:
     rows = read(folder).tables["rows"]
     path = folder / "codelets" / "45" / "chol_model_gemm.mirage"
     path.write_text(path.read_text().replace("8.778020e+04", entry, 1))
-    reading = read(folder, strict=False)
+    reading = read(folder)
     assert reading.tables["rows"] == tuple(row for row in rows if row.mean_s != pytest.approx(8.778020e-2))
     assert len(reading.tables["rows"]) == len(rows) - 1
     assert [problem.where for problem in reading.problems] == [f"{path}: line 41"]
 
 
+@pytest.mark.parametrize(("file", "line", "column"), [("bandwidth", 3, 0), ("latency", 2, 1)])
+def test_a_bad_cell_of_a_matrix_gives_way_to_the_other_direction(
+    file: str, line: int, column: int, tmp_path: Path
+) -> None:
+    """Once main memory to cuda0 is bad, cuda0 to main memory counts for both; if that is bad as well, nothing does."""
+    path = part(tmp_path) / "bus" / f"mirage.{file}"
+    lines = [text.split() for text in path.read_text().splitlines()]
+
+    def spoil(line: int, column: int) -> FileContents:
+        lines[line - 1][column] = "nan"
+        path.write_text("\n".join("\t".join(words) for words in lines))
+        return read(tmp_path / "sampling")
+
+    reading = spoil(line, column)
+    assert [problem.where for problem in reading.problems] == [f"{path}: line {line}"]
+    assert f"column {column} is nan" in reading.problems[0].what
+    capacity = {row.name: row.capacity for row in built(reading).resources}
+    if file == "bandwidth":
+        assert capacity["mirage/cuda0/link"] == pytest.approx(1e6 * float(lines[1][1]))
+    with pytest.raises(DataError, match="neither is the other direction"):
+        spoil(column + 2, line - 2)
+
+
 def test_damage(tmp_path: Path) -> None:
     folder = part(tmp_path)
     for file in ("codelets/45/chol_model_trsm.mirage", "bus/mirage.bandwidth", "bus/mirage.config"):
-        assert try_all("starpu", folder / file, ask=folder) > 5
+        assert try_all("starpu", folder / file, ask=folder, lenient=True) > 5
     try_all("starpu", folder / "bus" / "mirage.platform.v4.xml", ask=folder)

@@ -73,7 +73,7 @@ def read(path: Path, collector: Collector, *, machine: str = "", cores: int | st
     folder = path if path.is_dir() else path.parent
     name = _machine(folder, machine)
     rows = _rows(folder, name, collector)
-    topology, about = _topology(folder, name, cores)
+    topology, about = _topology(folder, name, cores, collector)
     kinds = {kind.name for kind in topology.kinds}
     kernels = _kernels(rows, kinds)
     elsewhere = sum(row.device not in kinds for row in rows)
@@ -172,8 +172,10 @@ def _model(file: Path, collector: Collector) -> Iterator[Measured]:
                 raise DataError("it is a multiple regression", where=lines.where, hint="use models with a history")
             for _ in range(entries):
                 words = lines.take("an entry")
-                with record(collector, lines.where):
+                try:
                     yield _entry(codelet, device, words)
+                except BadRecord as error:
+                    collector.leave_out(lines.where, str(error))
 
 
 def _device(lines: _Lines) -> str:
@@ -219,11 +221,11 @@ def _machine(folder: Path, wanted: str) -> str:
     raise DataError(problem, where=str(folder / "bus"), hint=hint)
 
 
-def _topology(folder: Path, machine: str, cores: int | str) -> tuple[Topology, list[str]]:
+def _topology(folder: Path, machine: str, cores: int | str, collector: Collector) -> tuple[Topology, list[str]]:
     """The machine, and notes about it."""
     cpus, gpus = _config(folder / "bus" / f"{machine}.config")
-    rate = _matrix(folder / "bus" / f"{machine}.bandwidth", 1 + gpus)
-    latency = _matrix(folder / "bus" / f"{machine}.latency", 1 + gpus)
+    rate = _matrix(folder / "bus" / f"{machine}.bandwidth", 1 + gpus, collector)
+    latency = _matrix(folder / "bus" / f"{machine}.latency", 1 + gpus, collector)
     platform = _platform(folder, machine)
     workers = max(cpus - gpus, 0) if cores == "" else option_value("cores", cores, whole(0, cpus))
 
@@ -309,20 +311,31 @@ def _config(file: Path) -> tuple[int, int]:
     return cpus, gpus
 
 
-def _matrix(file: Path, size: int) -> list[list[float]]:
-    """The first rows and columns of a matrix: main memory, then the CUDA devices."""
+def _matrix(file: Path, size: int, collector: Collector) -> list[list[float]]:
+    """The first rows and columns of a matrix: main memory, then the CUDA devices.
+
+    A bad cell is left out: the measurement of the other direction replaces it.
+    """
     lines = [(n, line.split()) for n, line in enumerate(read_text(file).splitlines(), 1) if not line.startswith("#")]
-    rows = []
-    for index in range(size):
-        number, cells = lines[index] if index < len(lines) else (len(lines) + 1, [])
-        try:
-            if len(cells) < size:
-                raise BadRecord(f"the matrix is cut off: {len(cells)} columns, not {size}")
-            columns = enumerate(cells[:size])
-            rows.append([number_from(cell, f"column {n}", above_zero=n != index) for n, cell in columns])
-        except BadRecord as error:
-            raise DataError(str(error), where=f"{file}: line {number}", hint=DOWNLOAD_HINT) from None
-    return rows
+    cells: dict[tuple[int, int], float] = {}
+    bad: dict[tuple[int, int], tuple[str, str]] = {}  # -> (where, what)
+    for row in range(size):
+        number, words = lines[row] if row < len(lines) else (len(lines) + 1, [])
+        where = f"{file}: line {number}"
+        if len(words) < size:
+            problem = f"the matrix is cut off: {len(words)} columns, not {size}"
+            raise DataError(problem, where=where, hint=DOWNLOAD_HINT)
+        for column in range(size):
+            try:
+                cells[row, column] = number_from(words[column], f"column {column}", above_zero=column != row)
+            except BadRecord as error:
+                bad[row, column] = where, str(error)
+    for (row, column), (where, what) in bad.items():
+        if row != column and (column, row) not in cells:
+            raise DataError(f"{what}, and neither is the other direction", where=where, hint=DOWNLOAD_HINT)
+        collector.leave_out(where, f"{what}; the other direction counts for both")
+        cells[row, column] = cells.get((column, row), 0.0)
+    return [[cells[row, column] for column in range(size)] for row in range(size)]
 
 
 @dataclass(frozen=True)
