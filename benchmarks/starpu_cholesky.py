@@ -52,6 +52,22 @@ def _lu_calls(n: int) -> Iterator[TileOperation]:
                 yield TileOperation("gemm", (i, j, k), (("A", i, k), ("A", k, j), ("A", i, j)), (("A", i, j),))
 
 
+def _cholesky_priority(call: TileOperation, n: int) -> float:
+    """As the example sets it, plus 2 n, so that none is below 0."""
+    *tile, step = call.index
+    return 4.0 * n - 2.0 * step - sum(tile)
+
+
+def _lu_priority(call: TileOperation, n: int) -> float:
+    """The example marks what the next step begins with."""
+    step = call.index[-1] if call.kernel in ("getrf", "gemm") else min(call.index)
+    return float(max(call.index) <= step + 1)
+
+
+_PRIORITIES: Mapping[str, Callable[[TileOperation, int], float]] = {
+    "cholesky": _cholesky_priority,
+    "lu": _lu_priority,
+}
 _CALLS: Mapping[str, Callable[[int], Iterator[TileOperation]]] = {"cholesky": _cholesky_calls, "lu": _lu_calls}
 
 
@@ -75,7 +91,10 @@ def factorisation_on(contents: FileContents, algorithm: str, tiles: int, tile: i
                 hint=f"use a tile of {' or '.join(map(str, sides)) or 'another machine'}",
             )
         kernels[name] = replace(by_name[row.kernel], name=name)
-    tasks, edges = tasks_and_edges(_CALLS[algorithm](tiles), 1.0, tile_bytes)
+    calls = list(_CALLS[algorithm](tiles))
+    tasks, edges = tasks_and_edges(calls, 1.0, tile_bytes)
+    urgent = _PRIORITIES[algorithm]
+    tasks = tuple(replace(task, priority=urgent(call, tiles)) for task, call in zip(tasks, calls, strict=True))
     used = dict.fromkeys(task.kernel for task in tasks)
     return tuple(kernels[name] for name in used), (TaskGraph(f"{algorithm}:{tiles}", tasks, edges),)
 

@@ -13,8 +13,8 @@ of decreasing. A worker that is slower at a bucket than another kind by a factor
 tasks for each worker of the fastest kind.
 
 Differences here: a worker is a device, whose queue serves all its slots. Set-up of an FPGA is part of the length of a
-task; exchange between the workers of a gang is part of dmda's transfer. Priorities are upward ranks, where StarPU
-leaves them to the programmer, and every task in a queue can be overtaken, where StarPU's GPUs take the next one early.
+task; exchange between the workers of a gang is part of dmda's transfer. In graphs without priorities, dmdas takes
+upward ranks. Every task in a queue can be overtaken, where StarPU's GPUs take the next one early.
 In heteroprio, acceleration on a device kind is the mean time on the devices of all other kinds over the time
 there, which for two kinds is the original. A slower kind skips a gang until so much is ready for the fastest kind, over
 all kernels, that the slower one finishes it first (`worthwhile_kinds`): with more than two kinds, several of them
@@ -143,7 +143,7 @@ class Dmda(Policy):
 
 
 class Dmdas(Policy):
-    """As `Dmda`; queues are in the order of priorities, then of upward ranks."""
+    """As `Dmda`; queues are in the order of the priorities of jobs, then of tasks (or upward ranks, without any)."""
 
     alpha: FloatScalar = eqx.field(default=1.0, converter=jnp.asarray)
     beta: FloatScalar = eqx.field(default=1.0, converter=jnp.asarray)
@@ -155,10 +155,10 @@ class Dmdas(Policy):
         state, gang, device = assign(observation, state, self.alpha, self.beta)
         f = observation.facts(gang)
         # The bits of floats that are not negative are in the order of the floats; the upper 25 suffice.
-        rank = observation.workload.rank[f.graph, f.index].astype(jnp.float32)
-        bits = jax.lax.bitcast_convert_type(rank, jnp.int32) >> 6
-        urgency = jnp.clip(take(observation.core.priority, f.slot), -32, 31) + 32
-        return state, place(gang, device, -1 - (urgency << 25) - bits)
+        urgency = observation.workload.urgency[f.graph, f.index].astype(jnp.float32)
+        bits = jax.lax.bitcast_convert_type(urgency, jnp.int32) >> 6
+        job = jnp.clip(take(observation.core.priority, f.slot), -32, 31) + 32
+        return state, place(gang, device, -1 - (job << 25) - bits)
 
 
 def _exposed_s(observation: Observation, exposed: ExposedTransfers) -> PerDevice:
