@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         for number, seed in enumerate(range(first, first + options.seeds), start=1):
             try:
                 scenario = random_scenario(seed, size=options.size, truth=options.truth)
-                trace, decided, reference = replay(scenario, Chaos())
+                trace, decided, reference = replay(scenario, Chaos(reorders=True))
                 compare(scenario, trace, decided, reference)
             except Exception:
                 traceback.print_exc()

@@ -31,7 +31,8 @@ COPIES = 4  # of an output: the original, and the last three others
 # In the order in which simultaneous events happen.
 EVENTS = ("finished", "set-up", "fetched", "arrival", "repair", "failure", "background", "window", "thought", "woken")
 
-# ("place", job, gang, device), ("preempt", job, gang), ("reconfigure", device, kernel), ("wait",) or ("wait", seconds)
+# ("place", job, gang, device[, sequence number below 0]), ("preempt", job, gang), ("reconfigure", device, kernel),
+# ("wait",) or ("wait", seconds)
 Action = tuple[Any, ...]
 Choose = Callable[["Reference"], Action]
 
@@ -383,8 +384,8 @@ class Reference:
         match action:
             case ("wait",) | ("wait", _):
                 return True
-            case ("place", int(job), int(gang), int(device)) if self.exists(job, gang):
-                return device in range(len(self.kinds)) and self.place(self.active[job][gang], device)
+            case ("place", int(job), int(gang), int(device), *order) if self.exists(job, gang):
+                return device in range(len(self.kinds)) and self.place(self.active[job][gang], device, *order)
             case ("preempt", int(job), int(gang)) if self.exists(job, gang):
                 return self.preempt(self.active[job][gang])
             case ("reconfigure", int(device), int(kernel)) if device in range(len(self.kinds)):
@@ -396,7 +397,7 @@ class Reference:
         """Whether the job is in the system and has that gang."""
         return job in self.active and gang in range(len(self.active[job]))
 
-    def place(self, g: LiveGang, device: int) -> bool:
+    def place(self, g: LiveGang, device: int, order: int = 0) -> bool:
         """Put the next worker of a gang on a device."""
         # Reading: "actionable" is asked of a READY gang; one that is partly placed only needs a fit device.
         if g.state is not State.PLACING and not (g.state is State.READY and self.enough_devices(g)):
@@ -404,7 +405,7 @@ class Reference:
         if not self.usable(g, device) or device in g.devices:
             return False
         if g.state is State.READY:
-            g.state, g.sequence = State.PLACING, self.next_sequence
+            g.state, g.sequence = State.PLACING, order if order < 0 else self.next_sequence
             self.next_sequence += 1
         g.devices.append(device)
         if len(g.devices) == g.workers:
@@ -707,8 +708,9 @@ class Reference:
                     traffic = g.kernel.exchange_bytes / (slowest + tau)
                     load[row] += round(UNIT * (traffic / self.capacity[row]))
         for t in self.transfers:
-            # A set: a row that both ends cross (say, the link between sockets) is loaded once.
-            for row in {row for end in t.ends for row in end}:
+            # A row that both ends cross (say, the link between sockets) counts at the source only.
+            out, into = t.ends
+            for row in out + [row for row in into if row not in out]:
                 load[row] += round(UNIT * (t.bandwidth / self.capacity[row]))
         return load
 

@@ -168,6 +168,7 @@ def random_machine(
             Hop(row("device_memory", rate(rng, 100, 400), own)),
             Hop(row("link", rate(rng, 4, 16), own), FROM_LINK),
             Hop(switches[socket], FROM_SWITCH),
+            *([Hop(switches[socket], FROM_SOCKET)] if index % 2 else []),  # crosses it twice
             Hop(memory[socket]),  # its kernels touch the host's memory too; its transfers go past it
             *outside,
         ]

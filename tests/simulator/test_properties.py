@@ -202,8 +202,10 @@ def isolated_unit_s(run: Run, stay: GangRecord) -> float:
 
 
 def test_queues_are_served_in_order(runs: list[Run]) -> None:
-    """Of two gangs on one device, the one that was placed first starts first."""
+    """Of two gangs on one device, the one that was placed first starts first, unless the policy orders them itself."""
     for run in runs:
+        if run.record.policy == "dmdas":
+            continue
         log = run.trace.log
         kind, job, gang, _, _, accepted, _ = log.decision
         started_job, started_gang, devices, *_ = log.started

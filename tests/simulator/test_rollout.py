@@ -21,7 +21,7 @@ from symphony.simulator.contention import Serial
 from symphony.simulator.next_event import EVENTS
 from symphony.simulator.run import record, run_traces
 from symphony.simulator.scenarios import stack
-from tests.simulator.chaos import Chaos, more
+from tests.simulator.chaos import Chaos, more, order_of
 from tests.simulator.reference import Reference, bottleneck
 from tests.simulator.strategies import SIZES, random_scenario
 
@@ -56,7 +56,7 @@ def actions(trace):
         kind, job, gang, device, kernel, accepted = (int(column[row]) for column in trace.log.decision[:-1])
         seconds = float(trace.log.decision[-1][row])
         action = (
-            ("place", job, gang, device),
+            ("place", job, gang, device, order_of(job, gang)),
             ("preempt", job, gang),
             ("reconfigure", device, kernel),
             ("wait", seconds),
@@ -122,7 +122,7 @@ def replayed(program, *models, truth=False):
     """Scenarios of one compiled program, each with what both simulators made of it."""
     with double_precision_and_coarse_buckets():
         drawn = islice(served_by(program, truth), EACH)
-        return [(scenario, *replay(scenario, Chaos(), *models)) for scenario in drawn]
+        return [(scenario, *replay(scenario, Chaos(reorders=True), *models)) for scenario in drawn]
 
 
 def check(runs):
@@ -137,7 +137,7 @@ def check(runs):
 def test_they_agree_where_arrays_are_too_long_for_masks():
     """Beyond certain lengths elements are gathered and scattered, one at a time, instead of masked, all at once."""
     with double_precision_and_coarse_buckets(least=320):
-        runs = [(scenario, *replay(scenario, Chaos())) for scenario in islice(served_by(LARGE), 4)]
+        runs = [(scenario, *replay(scenario, Chaos(reorders=True))) for scenario in islice(served_by(LARGE), 4)]
     core = runs[0][1].carry.world.core
     assert min(core.up.size, core.lane_holds.size) > 256 and core.device.size > MAX_DENSE_UPDATES
     check(runs)

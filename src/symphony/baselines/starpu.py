@@ -2,9 +2,10 @@
 
 *dm* assigns a task, when it becomes ready, to the worker with the earliest end by its performance model: the worker's
 queue and the task, without transfers. *dmda* ("data-aware") minimises `alpha · end + beta · transfer`, both 1 by
-default. The transfer is added even where it would overlap with the queue; data in transfer to a memory, for a task
-assigned to a worker there, counts as present. *dmdas* assigns as dmda, and keeps each worker's queue sorted by
-priority.
+default. Transfers overlap with the queue (the later of both counts for the end), and are added all the same; they are
+expected to take as long as if all accelerators of the machine had one in each direction. What the queue does not hide
+of a transfer is part of the queue for those that come after. Data in transfer to a memory, for a task assigned to a
+worker there, counts as present. *dmdas* assigns as dmda, and keeps each worker's queue sorted by priority.
 
 *heteroprio* (Agullo, Bramas, Coulaud, Darve, Messner, Takahashi, 2016) keeps ready tasks in buckets, one for each type
 of task. A worker without tasks takes from the first non-empty bucket: CPUs in order of increasing acceleration, GPUs
@@ -12,10 +13,9 @@ of decreasing. A worker that is slower at a bucket than another kind by a factor
 tasks for each worker of the fastest kind.
 
 Differences here: a worker is a device, whose queue serves all its slots. Set-up of an FPGA is part of the length of a
-task; exchange between the workers of a gang is part of dmda's transfer. Priorities are upward ranks, where StarPU
-leaves them to the programmer. A queue cannot be reordered once gangs are in it; so dmdas holds back assigned gangs, and
-puts the one of highest priority into a device's queue when fewer than two wait there. That is enough to fetch inputs in
-time. In heteroprio, acceleration on a device kind is the mean time on the devices of all other kinds over the time
+task; exchange between the workers of a gang is part of dmda's transfer. In graphs without priorities, dmdas takes
+upward ranks. Every task in a queue can be overtaken, where StarPU's GPUs take the next one early.
+In heteroprio, acceleration on a device kind is the mean time on the devices of all other kinds over the time
 there, which for two kinds is the original. A slower kind skips a gang until so much is ready for the fastest kind, over
 all kernels, that the slower one finishes it first (`worthwhile_kinds`): with more than two kinds, several of them
 nearly as fast, single buckets seldom hold enough. One gang may wait at each device, so that it can fetch its inputs;
@@ -34,22 +34,33 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.topology import LOCAL, MACHINE, PEER, SPANS
 from symphony.scheduling.estimate import exchange_s, setup_s, span_bandwidth, transfer_s
 from symphony.scheduling.graph_tables import count_by_kind, devices_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.scheduling.indexing import FloatScalar, IntScalar, first, put, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, pick_gang, place
-from symphony.scheduling.state import MAX_COPIES, PLACING, QUEUED, READY
+from symphony.scheduling.state import MAX_COPIES, PLACING, QUEUED
 
-MAX_QUEUED_GANGS = 2  # in the queue of a device; with as many, dmdas holds back further gangs assigned to it
-WAITING_GANGS_EXAMINED = 64  # gangs waiting for inputs that are considered, or as many as there are devices
-MAX_ASSIGNED_GANGS = 16_384  # gangs whose assignment dmdas can store; those beyond are queued at once
+WAITING_GANGS_EXAMINED = 256  # gangs waiting for inputs that are considered, or as many as there are devices
+MAX_STORED_GANGS = 16_384  # gangs whose exposed transfers can be stored; those of others count as 0
 PerDevice = Float[Array, " devices"]
-Assignment = Int[Array, " gangs"]  # device of gangs that are assigned and not queued yet, -1 = none
+ExposedTransfers = Float[Array, " gangs"]  # seconds of each gang's transfers that its queue was not expected to hide
 
 
-def end_s(observation: Observation, gang: IntScalar, pending_s: PerDevice | float = 0.0) -> PerDevice:
-    """Seconds until the gang would finish on each device, without transfers."""
-    return observation.queue_s + pending_s + setup_s(observation, gang) + observation.seconds(gang)
+def end_s(observation: Observation, gang: IntScalar, start_s: PerDevice) -> PerDevice:
+    """Seconds until the gang would finish on each device, if it starts after `start_s`."""
+    return start_s + setup_s(observation, gang) + observation.seconds(gang)
+
+
+def shared_bandwidth(observation: Observation) -> Float[Array, "devices spans"]:
+    """Bytes/s that StarPU expects within a machine, where every accelerator sends and receives at the same time."""
+    t = observation.topology
+    owns_memory = t.exists & (t.place[:, LOCAL] == jnp.arange(t.exists.shape[0]))
+    machine = t.place[:, MACHINE]
+    memories = take(jnp.zeros(machine.shape).at[machine].add(owns_memory), machine)
+    sharers = 2 * jnp.maximum(memories - 1, 1)  # all but main memory, in two directions
+    inside = (jnp.arange(len(SPANS)) <= MACHINE) | (jnp.arange(len(SPANS)) == PEER)
+    return t.span_bandwidth / jnp.where(inside, sharers[:, None], 1)
 
 
 def inputs_of(
@@ -68,37 +79,32 @@ def inputs_of(
     return parent, jnp.where(exists, size, 0)
 
 
-def inputs_in_flight(
-    observation: Observation, gang: IntScalar, assigned: Assignment | None = None
-) -> Bool[Array, "fan devices"]:
+def inputs_in_flight(observation: Observation, gang: IntScalar) -> Bool[Array, "fan devices"]:
     """Inputs of the gang that a gang waiting at a device will fetch into its memory."""
     core, t = observation.core, observation.topology
     gangs, devices = core.status.shape[0], core.up.shape[0]
-    device = core.device[:, 0].astype(jnp.int32)
     waits = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
-    if assigned is not None:
-        device, waits = jnp.where(assigned >= 0, assigned, device), waits | (assigned >= 0)
     # Few gangs wait for inputs, so that gathering those alone is much cheaper; -1 fills up.
     some = jnp.nonzero(waits, size=min(gangs, max(WAITING_GANGS_EXAMINED, devices)), fill_value=-1)[0]
     mine, _ = inputs_of(observation, gang)
     theirs = jnp.where((some >= 0)[:, None], inputs_of(observation, some)[0], -1)
     asked = (theirs[:, :, None] == mine).any(axis=1) & (mine >= 0)
     home = t.place[:, 0]
-    memory = take(home, take(device, some))
+    memory = take(home, take(core.device[:, 0], some))
     return jnp.zeros((mine.shape[0], devices), bool).at[:, memory].max(asked.T, mode="drop")[:, home]
 
 
-def transfers_s(observation: Observation, gang: IntScalar, assigned: Assignment | None = None) -> PerDevice:
-    """Uncontended seconds of transfers for the gang on each device."""
+def transfers_s(observation: Observation, gang: IntScalar) -> PerDevice:
+    """Seconds of transfers that StarPU expects for the gang on each device."""
     core = observation.core
-    bandwidth = span_bandwidth(observation, None)
+    bandwidth = shared_bandwidth(observation)
     parent, size = inputs_of(observation, gang)
     home = jnp.where(jnp.arange(MAX_COPIES) == 0, take(core.home, gang // observation.workload.kernel.shape[1]), -1)
     copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)  # [fan, copies]
     devices = jnp.arange(core.up.shape[0])[:, None]
     seconds = transfer_s(observation, copies, size, devices, bandwidth)  # [devices, fan]
-    missing = ~inputs_in_flight(observation, gang, assigned).T
-    return jnp.where(missing, seconds, 0).sum(axis=1) + exchange_s(observation, gang, bandwidth)
+    missing = ~inputs_in_flight(observation, gang).T
+    return jnp.where(missing, seconds, 0).sum(axis=1) + exchange_s(observation, gang, span_bandwidth(observation, None))
 
 
 class Dm(Policy):
@@ -106,7 +112,20 @@ class Dm(Policy):
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         gang = pick_gang(observation)
-        return state, place(gang, best_device(observation, gang, -end_s(observation, gang)))
+        return state, place(gang, best_device(observation, gang, -end_s(observation, gang, observation.queue_s)))
+
+
+def assign(
+    observation: Observation, exposed: ExposedTransfers, alpha: FloatScalar, beta: FloatScalar
+) -> tuple[ExposedTransfers, IntScalar, IntScalar]:
+    """The oldest gang, and the device that dmda assigns it to."""
+    gang = pick_gang(observation)
+    backlog_s = observation.queue_s + _exposed_s(observation, exposed)
+    moved_s = transfers_s(observation, gang)
+    cost = alpha * end_s(observation, gang, jnp.maximum(backlog_s, moved_s)) + beta * moved_s
+    device = best_device(observation, gang, -cost)
+    more_s = jnp.maximum(take(moved_s - backlog_s, device), 0)
+    return put(exposed, gang, jnp.where(jnp.isfinite(more_s), more_s, 0), gang >= 0), gang, device
 
 
 class Dmda(Policy):
@@ -115,70 +134,40 @@ class Dmda(Policy):
     alpha: FloatScalar = eqx.field(default=1.0, converter=jnp.asarray)  # weight of the end
     beta: FloatScalar = eqx.field(default=1.0, converter=jnp.asarray)  # weight of transfers
 
-    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        gang = pick_gang(observation)
-        cost = self.alpha * end_s(observation, gang) + self.beta * transfers_s(observation, gang)
-        return state, place(gang, best_device(observation, gang, -cost))
+    def init(self, topology: TopologyArrays) -> ExposedTransfers:
+        return jnp.zeros(MAX_STORED_GANGS)
+
+    def decide(self, key: Array, state: ExposedTransfers, observation: Observation) -> tuple[ExposedTransfers, Action]:
+        state, gang, device = assign(observation, state, self.alpha, self.beta)
+        return state, place(gang, device)
 
 
 class Dmdas(Policy):
-    """Assigns as `Dmda` when gangs become ready; the queue of a device is filled by highest upward rank."""
+    """As `Dmda`; queues are in the order of the priorities of jobs, then of tasks (or upward ranks, without any)."""
 
     alpha: FloatScalar = eqx.field(default=1.0, converter=jnp.asarray)
     beta: FloatScalar = eqx.field(default=1.0, converter=jnp.asarray)
 
-    def init(self, topology: TopologyArrays) -> Assignment:
-        """The device to which each ready gang has been assigned, or -1."""
-        return jnp.full(MAX_ASSIGNED_GANGS, -1, jnp.int16)
+    def init(self, topology: TopologyArrays) -> ExposedTransfers:
+        return jnp.zeros(MAX_STORED_GANGS)
 
-    def decide(self, key: Array, state: Assignment, observation: Observation) -> tuple[Assignment, Action]:
-        core = observation.core
-        gangs = core.status.shape[0]
-        stored = min(gangs, MAX_ASSIGNED_GANGS)
-        mine = jnp.pad(state[:stored], (0, gangs - stored), constant_values=-1)
-        mine = jnp.where((core.status == READY) & take(core.up, mine), mine, -1)
-        number, partly = jnp.arange(gangs), core.status == PLACING
-        fresh = observation.candidates & (core.status == READY) & (number < stored)
-        # At most decisions all gangs are assigned already, and only the queues are to be filled.
-        assigns = ((fresh & (mine < 0)) | partly | (observation.candidates & (number >= stored))).any()
-
-        def assign(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            mine, pending_s = carry
-            gang = pick_gang(observation, among=fresh & (mine < 0))
-            device = best_device(observation, gang, -self._cost(observation, gang, pending_s, mine))
-            slots = jnp.maximum(take(observation.topology.slots, device), 1)
-            more_s = take(observation.seconds(gang), device) / slots
-            return put(mine, gang, device), put(pending_s, device, take(pending_s, device) + more_s)
-
-        def assign_all(mine: Array) -> tuple[Array, Array]:
-            start = (mine, _pending_s(observation, mine))
-            return jax.lax.while_loop(lambda c: (fresh & (c[0] < 0)).any(), assign, start)
-
-        mine, pending_s = jax.lax.cond(assigns, assign_all, lambda mine: (mine, jnp.zeros(core.up.shape)), mine)
-        wanted = (mine >= 0) & (take(core.queued, mine) < MAX_QUEUED_GANGS)
-        rank = observation.per_gang(observation.workload.rank)
-        gang = pick_gang(observation, rank, wanted | partly | (number >= stored))
-        best = jax.lax.cond(
-            assigns,
-            lambda: best_device(observation, gang, -self._cost(observation, gang, pending_s, mine)),
-            lambda: jnp.zeros_like(gang),
-        )
-        device = jnp.where(take(mine, gang) >= 0, take(mine, gang), best)
-        return state.at[:stored].set(put(mine, gang, -1, gang >= 0)[:stored]), place(gang, device)
-
-    def _cost(self, observation: Observation, gang: IntScalar, pending_s: PerDevice, assigned: Assignment) -> PerDevice:
-        return self.alpha * end_s(observation, gang, pending_s) + self.beta * transfers_s(observation, gang, assigned)
+    def decide(self, key: Array, state: ExposedTransfers, observation: Observation) -> tuple[ExposedTransfers, Action]:
+        state, gang, device = assign(observation, state, self.alpha, self.beta)
+        f = observation.facts(gang)
+        # The bits of floats that are not negative are in the order of the floats; the upper 25 suffice.
+        urgency = observation.workload.urgency[f.graph, f.index].astype(jnp.float32)
+        bits = jax.lax.bitcast_convert_type(urgency, jnp.int32) >> 6
+        job = jnp.clip(take(observation.core.priority, f.slot), -32, 31) + 32
+        return state, place(gang, device, -1 - (job << 25) - bits)
 
 
-def _pending_s(observation: Observation, assigned: Assignment) -> PerDevice:
-    """Seconds of the gangs assigned to each device and not in its queue, over its slots."""
-    t, w = observation.topology, observation.workload
-    kernel, work, units = (observation.per_gang(table) for table in (w.kernel, w.work, w.units))
-    kind = take(t.device_kind, assigned)
-    seconds = (w.time_fixed[kernel, kind] + w.time_work[kernel, kind] * work) * units
-    seconds = jnp.where(assigned >= 0, seconds, 0)
-    total = jnp.zeros(t.slots.shape).at[assigned].add(seconds, mode="drop")
-    return total / jnp.maximum(t.slots, 1)
+def _exposed_s(observation: Observation, exposed: ExposedTransfers) -> PerDevice:
+    """Seconds of exposed transfers in the queue of each device, over its slots."""
+    core, t = observation.core, observation.topology
+    stored = min(core.status.shape[0], MAX_STORED_GANGS)
+    waits = ((core.status == PLACING) | (core.status == QUEUED))[:stored]
+    device = jnp.where(waits, core.device[:stored, 0], t.slots.shape[0])
+    return jnp.zeros(t.slots.shape).at[device].add(exposed[:stored], mode="drop") / jnp.maximum(t.slots, 1)
 
 
 def acceleration(

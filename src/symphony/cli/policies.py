@@ -22,7 +22,7 @@ POLICY_LINES = {
     "peft": "Highest mean optimistic cost first, least finish time plus optimistic cost.",
     "dm": "StarPU: the oldest gang, least queue plus run time.",
     "dmda": "StarPU: as dm, with the time of transfers.",
-    "dmdas": "StarPU: as dmda, with queues ordered by upward rank.",
+    "dmdas": "StarPU: as dmda, with queues ordered by priority or upward rank.",
     "heteroprio": "StarPU: a device takes the gang that it accelerates most.",
     "sparrow": "Late binding: an idle device that was probed for a job gets its next gang.",
     "sparrow-batch": "The least loaded of two devices that are probed for each gang.",

@@ -159,9 +159,11 @@ def instance(scenario: Scenario) -> Instance:
             bandwidth[i, j] = min(t.span_bandwidth[a, span], t.span_bandwidth[b, span], MAX_BANDWIDTH)
             latency[i, j] = t.latency[span]
             for end in (a, b):
+                here = np.zeros(rows + 1, np.int64)
                 for row, spans in zip(route_row[end], route_spans[end], strict=True):
                     if spans >> span & 1:
-                        crossed[i, j, min(row, rows)] = _load(bandwidth[i, j] / t.capacity[row])
+                        here[min(row, rows)] += _load(bandwidth[i, j] / t.capacity[row])
+                crossed[i, j] = np.where(crossed[i, j] > 0, crossed[i, j], here)  # the source's route counts
     demanded = np.zeros((count, rows + 1), np.int64)
     for device in range(count):
         on = able[:, device]

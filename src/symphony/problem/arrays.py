@@ -88,6 +88,7 @@ class WorkloadArrays(eqx.Module):
     restore: Numeric  # f[A, T], seconds
     checkpoint_units: Numeric  # f[A, T]
     rank: Numeric  # f[A, T], seconds: upward rank (mean over devices)
+    urgency: Numeric  # f[A, T]: the application's priorities, or the upward rank in graphs without any
     parents: Numeric  # i32[A, T]: gangs to wait for
     in_start: Numeric  # i32[A, T + 1]
     in_source: Numeric  # i32[A, E]: gang, or -1 for the home machine
@@ -288,6 +289,7 @@ def workload_arrays(topology: Topology, workload: Workload) -> WorkloadArrays:
         "restore": np.zeros((a, t)),
         "checkpoint_units": np.full((a, t), np.inf),
         "rank": np.zeros((a, t)),
+        "urgency": np.zeros((a, t)),
         "parents": np.zeros((a, t), np.int32),
         "in_start": np.zeros((a, t + 1), np.int32),
         "in_source": np.full((a, e), -1, np.int32),
@@ -314,6 +316,7 @@ def workload_arrays(topology: Topology, workload: Workload) -> WorkloadArrays:
             g["preemptible"][i, j] = gang.preemptible
             g["checkpoint"][i, j], g["restore"][i, j] = gang.checkpoint_s, gang.restore_s
             g["checkpoint_units"][i, j] = gang.checkpoint_units
+            g["urgency"][i, j] = task.priority
             mean[j] = np.average(seconds[able], weights=count[able])
         ins = graph.gang_edges  # sorted by target
         outs = sorted((s, target) for s, target, _ in ins if s >= 0)
@@ -330,6 +333,8 @@ def workload_arrays(topology: Topology, workload: Workload) -> WorkloadArrays:
                 s = g["in_source"][i, k]
                 if s >= 0:
                     rank[s] = max(rank[s], rank[j] + g["in_bytes"][i, k] / bandwidth)
+        if not g["urgency"][i].any():
+            g["urgency"][i] = rank
         isolated[i] = critical_path_s(topology, kernels, graph)
 
     machine_home = _machine_homes(topology)

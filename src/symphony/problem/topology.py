@@ -71,7 +71,10 @@ class Resource:
 
 @dataclass(frozen=True)
 class Hop:
-    """A row on a device's route, and the spans of the traffic that crosses it."""
+    """A row on a device's route, and the spans of the traffic that crosses it.
+
+    Traffic that crosses a row twice (say, up to a root port and down again) has two hops with that row.
+    """
 
     resource: str
     spans: tuple[int, ...] = ()  # (): no traffic, only demand of computation

@@ -87,6 +87,7 @@ class Task:
     kernel: str
     size: float = 1.0  # input size, in the kernel's own unit
     units: float = 1.0  # number of repetitions (iterations of a training job)
+    priority: float = 0.0  # of the application, for policies that sort queues by it; larger is more urgent
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,7 @@ def _check_graph(g: TaskGraph) -> None:
         tasks[task.name] = task
         _check_number(f"{where}: task {task.name!r}", "size", task.size)
         _check_number(f"{where}: task {task.name!r}", "units", task.units, limits.SECONDS)
+        _check_number(f"{where}: task {task.name!r}", "priority", task.priority)
         if task.units <= 0:
             raise WorkloadError("units is 0", where=f"{where}: task {task.name!r}", hint="write units above 0")
     for edge in g.edges:

@@ -185,6 +185,7 @@ class LiveWorkload:
         for name in _KernelFacts.TABLES:
             getattr(w, name)[row, :n] = [getattr(one, name) for one in facts]
         w.rank[row, :n], w.isolated[row] = _paths(facts, sizes, sources, targets)
+        w.urgency[row, :n] = w.rank[row, :n]
         return row
 
     def _take_row(self, graph: Submission) -> int:
@@ -512,6 +513,7 @@ def _empty(t: TopologyArrays, shapes: Shapes) -> WorkloadArrays:
         restore=table(a, tasks),
         checkpoint_units=table(a, tasks, fill=np.inf),
         rank=table(a, tasks),
+        urgency=table(a, tasks),
         parents=numbers(a, tasks),
         in_start=numbers(a, tasks + 1),
         in_source=numbers(a, e, fill=-1),

@@ -152,27 +152,38 @@ def job_dropped(core: Core, w: WorkloadArrays, slot: IntScalar, when: BoolScalar
 
 
 def place_worker(
-    core: Core, t: TopologyArrays, w: WorkloadArrays, gang: IntScalar, f: GangFacts, device: IntScalar, when: BoolScalar
+    core: Core,
+    t: TopologyArrays,
+    w: WorkloadArrays,
+    gang: IntScalar,
+    f: GangFacts,
+    device: IntScalar,
+    when: BoolScalar,
+    order: IntScalar | int = 0,
 ) -> Core:
-    """Append the next worker of a gang to a device's queue."""
+    """Put the next worker of a gang into a device's queue: at its end, or where `order` (below 0) says."""
     worker = take(core.placed, gang)
     kind = take(t.device_kind, device)
     seconds = take(seconds_by_kind(w, f), kind)
     needs = take(memory_by_kind(w, f), kind)
-    alone = take(core.head, device) < 0
+    sequence = jnp.where(jnp.asarray(order) < 0, order, core.next_sequence).astype(core.sequence.dtype)
+    sequence = jnp.where(worker == 0, sequence, take(core.sequence, gang))
+    head = take(core.head, device)
+    behind = take(core.sequence, head)
+    first_there = (head < 0) | (sequence < behind) | ((sequence == behind) & (gang < head))
     fetches = when & (worker == 0) & (take(core.inputs_left, gang) > 0)  # the first worker's device fetches the inputs
     row = jnp.where(jnp.arange(core.device.shape[1]) == worker, device, take(core.device, gang))
     last = worker + 1 == f.workers
     return replace(
         core,
-        sequence=put(core.sequence, gang, core.next_sequence, when & (worker == 0)),
+        sequence=put(core.sequence, gang, sequence, when & (worker == 0)),
         next_sequence=core.next_sequence + (when & (worker == 0)),
         device=put(core.device, gang, row, when),
         placed=put(core.placed, gang, worker + 1, when),
         status=put(core.status, gang, jnp.where(last, QUEUED, PLACING), when),
         held=core.held.put(gang, Amount(jnp.zeros((), jnp.int32), jnp.zeros(())), when & last),
-        head=put(core.head, device, gang, when & alone),
-        head_needs=put(core.head_needs, device, needs, when & alone),
+        head=put(core.head, device, gang, when & first_there),
+        head_needs=put(core.head_needs, device, needs, when & first_there),
         queued=put(core.queued, device, take(core.queued, device) + 1, when),
         queued_s=put(core.queued_s, device, take(core.queued_s, device) + seconds, when),
         fetches=put(core.fetches, device, take(core.fetches, device) + 1, fetches),
@@ -423,7 +434,7 @@ def apply(
     accepted = when & (places | saves | configures | waits)
     places, saves, configures, accepted, f = compute_once((places & when, saves & when, configures & when, accepted, f))
 
-    core = place_worker(core, t, w, gang, f, device, places)
+    core = place_worker(core, t, w, gang, f, device, places, action.order)
     lane = first(free)
     idle = when & ~(places | saves | configures)
     core = replace(

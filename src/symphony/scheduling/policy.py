@@ -46,11 +46,17 @@ class Action(eqx.Module):
     kernel: IntScalar  # to RECONFIGURE to
     more: BoolScalar = eqx.field(default_factory=lambda: jnp.asarray(False))  # the next one was decided with it
     seconds: FloatScalar = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf, float))  # to WAIT, at most
+    order: IntScalar = eqx.field(default_factory=lambda: jnp.asarray(0, jnp.int32))  # to PLACE: see `place`
 
 
-def place(gang: ArrayLike, device: ArrayLike) -> Action:
-    """Put the next worker of a gang on a device; wait if there is no gang (-1)."""
-    return _action(jnp.where(jnp.asarray(gang) < 0, WAIT, PLACE), gang=gang, device=device)
+def place(gang: ArrayLike, device: ArrayLike, order: ArrayLike = 0) -> Action:
+    """Put the next worker of a gang on a device; wait if there is no gang (-1).
+
+    `order`: below 0, with the first worker: the gang's sequence number in its queues, the lowest first. Otherwise the
+    gang goes behind all others.
+    """
+    action = _action(jnp.where(jnp.asarray(gang) < 0, WAIT, PLACE), gang=gang, device=device)
+    return replace(action, order=jnp.asarray(order, jnp.int32))
 
 
 def preempt(gang: ArrayLike) -> Action:

@@ -176,7 +176,7 @@ def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
         return rows, jnp.where(crossed & goes, to_load(bandwidth / take(t.capacity, rows)), 0)
 
     (out_rows, out), (in_rows, into) = burden(source), burden(memory)
-    # A row on both routes (say, the link between two sockets) is loaded once.
+    # A row on both routes (say, the link between two sockets) counts on the source's only.
     into = jnp.where(((in_rows[:, None] == out_rows) & (out > 0)).any(axis=1), 0, into)
     rows = jnp.concatenate([out_rows, in_rows])
     rows, out, into, reach, bandwidth = compute_once((rows, out, into, reach, bandwidth))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import csv
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.starpu_cholesky import cholesky_on
+from benchmarks.starpu_cholesky import cholesky_on, factorisation_on
 from symphony.lowering import readers
 from symphony.lowering.readers import starpu
 from symphony.lowering.readers.reading import FileContents
 from symphony.problem.errors import DataError, WorkloadError
 from symphony.problem.runnable import check_graphs, critical_path_s
-from symphony.problem.topology import LOCAL, MACHINE, SOCKET, SWITCH, Topology
+from symphony.problem.topology import LOCAL, MACHINE, SOCKET, SWITCH, Device, Topology
 from tests.data import data
 from tests.lowering.readers.damaged import try_all
 
@@ -75,6 +76,18 @@ def test_machines(name: str, cores: int, gpus: int, kernels: int) -> None:
     assert len(reading.kernels) == kernels
 
 
+def host_crossings(device: Device) -> Counter[int]:
+    """How often traffic of each span crosses the shared link."""
+    return Counter(span for hop in device.route if hop.resource.endswith("/host") for span in hop.spans)
+
+
+def test_without_direct_paths_gpus_exchange_data_through_main_memory() -> None:
+    """Hannibal's description calls the shared link Share, and has no routes between GPUs."""
+    topology = built(machine("hannibal"))
+    assert {row.name: row.capacity for row in topology.resources}["hannibal/host"] == pytest.approx(5988971975.023217)
+    assert host_crossings(topology.devices[-1]) == {SWITCH: 2, SOCKET: 2, MACHINE: 1}
+
+
 def test_the_pcie_tree_of_mirage() -> None:
     topology = built(machine("mirage"))
     device = {device.name.partition("/")[2]: device for device in topology.devices}
@@ -87,8 +100,7 @@ def test_the_pcie_tree_of_mirage() -> None:
     assert capacity["cuda0/link"] == pytest.approx(both_ways)
     assert capacity["cuda1/near"] == pytest.approx(2 / (1 / 5296.205823e6 + 1 / 5296.294945e6))
     assert capacity["host"] == pytest.approx(6517450307.894589)
-    (host,) = (hop for hop in device["cuda1"].route if hop.resource == "mirage/host")
-    assert set(host.spans) == {MACHINE, SOCKET}  # not between the two behind one switch
+    assert host_crossings(device["cuda1"]) == {MACHINE: 1, SOCKET: 2}  # not between the two behind one switch
     latencies = (9.836008, 10.565859, 9.800445, 12.277023, 9.824289, 10.580664)
     assert topology.latency_s[MACHINE] == pytest.approx(sum(latencies) / 6 * 1e-6)
     assert topology.kind_of["cuda0"].memory == 5636554752.0
@@ -97,9 +109,7 @@ def test_the_pcie_tree_of_mirage() -> None:
 def test_everything_shares_the_host_link_of_sirocco() -> None:
     topology = built(machine("sirocco"))
     for device in topology.devices[-4:]:
-        assert {"sirocco/host": {SWITCH, SOCKET, MACHINE}}.items() <= {
-            hop.resource: set(hop.spans) for hop in device.route
-        }.items()
+        assert host_crossings(device) == {SWITCH: 1, SOCKET: 1, MACHINE: 1}
     first, second, third = (device for device in topology.devices if device.kind in ("cuda0", "cuda1", "cuda2"))
     assert (topology.distance(first, second), topology.distance(second, third)) == (SWITCH, SOCKET)
 
@@ -108,14 +118,14 @@ def test_everything_shares_the_host_link_of_sirocco() -> None:
 @pytest.mark.parametrize(
     ("name", "times"),
     [
-        ("mirage", [(18849.69, 5366.74), (45646.76, 6393.638), (43890.1, 1402.745), (87780.2, 2805.491)]),
-        ("sirocco", [(7379.027, 8456.328), (17757.72, 2005.118), (17470.13, 371.7258), (34940.26, 743.4516)]),
+        ("mirage", [(18849.69, 5366.74), (45646.76, 6393.638), (87780.2, 2805.491)]),
+        ("sirocco", [(7379.027, 8456.328), (17757.72, 2005.118), (34940.26, 743.4516)]),
     ],
 )
 def test_cholesky(name: str, times: list[tuple[float, float]]) -> None:
     reading = machine(name)
     kernels, (graph,) = cholesky_on(reading, 10)
-    assert [kernel.name for kernel in kernels] == ["potrf", "trsm", "syrk", "gemm"]
+    assert [kernel.name for kernel in kernels] == ["potrf", "trsm", "gemm"]
     for kernel, pair in zip(kernels, times, strict=True):
         found = [kernel.implementations[kind].seconds(1.0) * 1e6 for kind in ("core", "cuda0")]
         assert found == pytest.approx(pair), kernel.name
@@ -126,6 +136,14 @@ def test_cholesky(name: str, times: list[tuple[float, float]]) -> None:
     # No schedule is faster than this, StarPU's included (it takes 306 and 139 ms).
     least = critical_path_s(built(reading), {kernel.name: kernel for kernel in kernels}, graph)
     assert least < {"mirage": 0.306, "sirocco": 0.139}[name]
+
+
+def test_lu() -> None:
+    kernels, (graph,) = factorisation_on(machine("mirage"), "lu", 4)
+    found = {kernel.name: round(kernel.implementations["cuda0"].seconds(1.0) * 1e6) for kernel in kernels}
+    assert found == {"getrf": 59487, "trsm_row": 6504, "trsm_column": 6462, "gemm": 2989}
+    assert len(graph.tasks) == 4 * 5 * 9 // 6
+    assert sum(edge.source is None for edge in graph.edges) == 16
 
 
 def test_tiles_that_nobody_measured() -> None:
@@ -166,11 +184,8 @@ def test_without_a_platform_description(tmp_path: Path) -> None:
     ("file", "old", "new", "what"),
     [
         ("codelets/45/chol_model_gemm.mirage", "\n45\n", "\n44\n", "not a performance model of version 45"),
-        ("codelets/45/chol_model_gemm.mirage", "8.778020e+04", "-8.7", "line 41: mean is -8.7"),
-        ("codelets/45/chol_model_gemm.mirage", "8.778020e+04", "", "line 41: an entry has 8 columns"),
         ("codelets/45/chol_model_gemm.mirage", "combinations\n4", "combinations\nfour", "line 8: the number of comb"),
-        ("bus/mirage.bandwidth", "6517.591026", "nan", "line 3: column 0 is nan"),
-        ("bus/mirage.latency", "9.836008", "x", "line 2: column 1 is 'x'"),
+        ("bus/mirage.bandwidth", "6517.591026", "\n", "line 3: the matrix is cut off"),
         ("bus/mirage.config", "3 # Number of CUDA", "many # Number of CUDA", "number of CUDA devices is 'many'"),
         ("bus/mirage.platform.v4.xml", "<platform", "<<platform", "platform.v4.xml"),
         ("bus/mirage.platform.v4.xml", "6517450307.894589Bps", "fast", "bandwidth of Host is 'fast'"),
@@ -193,14 +208,37 @@ def test_a_bad_entry_is_left_out_alone(entry: str, tmp_path: Path) -> None:
     rows = read(folder).tables["rows"]
     path = folder / "codelets" / "45" / "chol_model_gemm.mirage"
     path.write_text(path.read_text().replace("8.778020e+04", entry, 1))
-    reading = read(folder, strict=False)
+    reading = read(folder)
     assert reading.tables["rows"] == tuple(row for row in rows if row.mean_s != pytest.approx(8.778020e-2))
     assert len(reading.tables["rows"]) == len(rows) - 1
     assert [problem.where for problem in reading.problems] == [f"{path}: line 41"]
 
 
+@pytest.mark.parametrize(("file", "line", "column"), [("bandwidth", 3, 0), ("latency", 2, 1)])
+def test_a_bad_cell_of_a_matrix_gives_way_to_the_other_direction(
+    file: str, line: int, column: int, tmp_path: Path
+) -> None:
+    """Once main memory to cuda0 is bad, cuda0 to main memory counts for both; if that is bad as well, nothing does."""
+    path = part(tmp_path) / "bus" / f"mirage.{file}"
+    lines = [text.split() for text in path.read_text().splitlines()]
+
+    def spoil(line: int, column: int) -> FileContents:
+        lines[line - 1][column] = "nan"
+        path.write_text("\n".join("\t".join(words) for words in lines))
+        return read(tmp_path / "sampling")
+
+    reading = spoil(line, column)
+    assert [problem.where for problem in reading.problems] == [f"{path}: line {line}"]
+    assert f"column {column} is nan" in reading.problems[0].what
+    capacity = {row.name: row.capacity for row in built(reading).resources}
+    if file == "bandwidth":
+        assert capacity["mirage/cuda0/link"] == pytest.approx(1e6 * float(lines[1][1]))
+    with pytest.raises(DataError, match="neither is the other direction"):
+        spoil(column + 2, line - 2)
+
+
 def test_damage(tmp_path: Path) -> None:
     folder = part(tmp_path)
     for file in ("codelets/45/chol_model_trsm.mirage", "bus/mirage.bandwidth", "bus/mirage.config"):
-        assert try_all("starpu", folder / file, ask=folder) > 5
+        assert try_all("starpu", folder / file, ask=folder, lenient=True) > 5
     try_all("starpu", folder / "bus" / "mirage.platform.v4.xml", ask=folder)

@@ -1,7 +1,7 @@
 """What readers return, where they report bad records, and how they read files.
 
 No record is dropped silently: a bad one either ends the reading with an error that names file and position (`strict`),
-or is listed as a `SkippedRecord` beside the good ones.
+or is listed as a `SkippedRecord` beside the good ones. Single measurements among many are always listed.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class Collector:
         """Report one record; raises `DataError` if strict."""
         if self.strict:
             raise DataError(what, where=where, hint="fix it, or keep the good records: --keep-good, or ?keep_good=1")
+        self.leave_out(where, what)
+
+    def leave_out(self, where: str, what: str) -> None:
+        """List one record that the rest does not depend on: it is left out, also if strict."""
         self.problems.append(SkippedRecord(where, what))
 
 

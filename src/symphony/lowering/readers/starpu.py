@@ -10,13 +10,16 @@ The topology of a machine, so that a run compares with StarPU's:
   `socket` between GPUs, and `switch` between GPUs whose pair is at least a tenth faster than the slowest pair. So the
   "socket" of the GPUs is the PCIe tree, not a socket.
 - A GPU has a link row for each of these spans, with the harmonic mean of the measured rates in both directions.
-- If StarPU's platform description has a shared link called Host, that link is a row, too.
+- A link that all transfers to and from main memory share in StarPU's platform description (Host) is a row, too.
+  Transfers between GPUs cross it as often as the description says: not at all behind one switch, twice if they go up
+  to it and down again, and twice if there is no direct path, so that they go through main memory.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +76,7 @@ def read(path: Path, collector: Collector, *, machine: str = "", cores: int | st
     folder = path if path.is_dir() else path.parent
     name = _machine(folder, machine)
     rows = _rows(folder, name, collector)
-    topology, about = _topology(folder, name, cores)
+    topology, about = _topology(folder, name, cores, collector)
     kinds = {kind.name for kind in topology.kinds}
     kernels = _kernels(rows, kinds)
     elsewhere = sum(row.device not in kinds for row in rows)
@@ -172,8 +175,10 @@ def _model(file: Path, collector: Collector) -> Iterator[Measured]:
                 raise DataError("it is a multiple regression", where=lines.where, hint="use models with a history")
             for _ in range(entries):
                 words = lines.take("an entry")
-                with record(collector, lines.where):
+                try:
                     yield _entry(codelet, device, words)
+                except BadRecord as error:
+                    collector.leave_out(lines.where, str(error))
 
 
 def _device(lines: _Lines) -> str:
@@ -219,11 +224,11 @@ def _machine(folder: Path, wanted: str) -> str:
     raise DataError(problem, where=str(folder / "bus"), hint=hint)
 
 
-def _topology(folder: Path, machine: str, cores: int | str) -> tuple[Topology, list[str]]:
+def _topology(folder: Path, machine: str, cores: int | str, collector: Collector) -> tuple[Topology, list[str]]:
     """The machine, and notes about it."""
     cpus, gpus = _config(folder / "bus" / f"{machine}.config")
-    rate = _matrix(folder / "bus" / f"{machine}.bandwidth", 1 + gpus)
-    latency = _matrix(folder / "bus" / f"{machine}.latency", 1 + gpus)
+    rate = _matrix(folder / "bus" / f"{machine}.bandwidth", 1 + gpus, collector)
+    latency = _matrix(folder / "bus" / f"{machine}.latency", 1 + gpus, collector)
     platform = _platform(folder, machine)
     workers = max(cpus - gpus, 0) if cores == "" else option_value("cores", cores, whole(0, cpus))
 
@@ -242,9 +247,15 @@ def _topology(folder: Path, machine: str, cores: int | str) -> tuple[Topology, l
     resources: list[Resource] = []
     shared: tuple[Hop, ...] = ()
     if platform.host:
-        spans = [MACHINE, SOCKET] + [SWITCH] * any(pair in platform.through_host for pair in near)
+        crossings = {
+            SOCKET: max(map(platform.crossings, far), default=0),
+            SWITCH: max(map(platform.crossings, near), default=0),
+        }
         resources.append(Resource(f"{machine}/host", "switch", platform.host, machine))
-        shared = (Hop(f"{machine}/host", tuple(spans)),)
+        once = (MACHINE, *(span for span, times in crossings.items() if times))
+        shared = (Hop(f"{machine}/host", once),)
+        if twice := tuple(span for span, times in crossings.items() if times > 1):
+            shared += (Hop(f"{machine}/host", twice),)
     devices, kinds = [], [DeviceKind(CPU_CORE_KIND, "cpu")] * (workers > 0)
 
     def row(name: str, kind: str, capacity: float, *spans: int) -> Hop:
@@ -277,10 +288,10 @@ def _topology(folder: Path, machine: str, cores: int | str) -> tuple[Topology, l
         "Latencies are means: {:.1f} us between main memory and a GPU, {:.1f} between GPUs, {:.1f} behind one"
         " switch.".format(*(seconds[span] * 1e6 for span in (MACHINE, SOCKET, SWITCH))),
         f"All transfers share {platform.host / 1e9:.2f} GB/s, StarPU's Host link"
-        f"{', except those behind one switch' if SWITCH not in shared[0].spans else ''}; a transfer from GPU to GPU"
-        " counts there once (in StarPU, twice where it names the link twice)."
+        f"{', except those behind one switch' if SWITCH not in shared[0].spans else ''}"
+        f"{'; those from GPU to GPU cross it twice' if len(shared) > 1 else ''}."
         if platform.host
-        else "No link is shared: there is no platform description, or it has no Host link.",
+        else "No link is shared: there is no platform description, or it has no such link.",
     ]
     return topology, about
 
@@ -309,20 +320,31 @@ def _config(file: Path) -> tuple[int, int]:
     return cpus, gpus
 
 
-def _matrix(file: Path, size: int) -> list[list[float]]:
-    """The first rows and columns of a matrix: main memory, then the CUDA devices."""
+def _matrix(file: Path, size: int, collector: Collector) -> list[list[float]]:
+    """The first rows and columns of a matrix: main memory, then the CUDA devices.
+
+    A bad cell is left out: the measurement of the other direction replaces it.
+    """
     lines = [(n, line.split()) for n, line in enumerate(read_text(file).splitlines(), 1) if not line.startswith("#")]
-    rows = []
-    for index in range(size):
-        number, cells = lines[index] if index < len(lines) else (len(lines) + 1, [])
-        try:
-            if len(cells) < size:
-                raise BadRecord(f"the matrix is cut off: {len(cells)} columns, not {size}")
-            columns = enumerate(cells[:size])
-            rows.append([number_from(cell, f"column {n}", above_zero=n != index) for n, cell in columns])
-        except BadRecord as error:
-            raise DataError(str(error), where=f"{file}: line {number}", hint=DOWNLOAD_HINT) from None
-    return rows
+    cells: dict[tuple[int, int], float] = {}
+    bad: dict[tuple[int, int], tuple[str, str]] = {}  # -> (where, what)
+    for row in range(size):
+        number, words = lines[row] if row < len(lines) else (len(lines) + 1, [])
+        where = f"{file}: line {number}"
+        if len(words) < size:
+            problem = f"the matrix is cut off: {len(words)} columns, not {size}"
+            raise DataError(problem, where=where, hint=DOWNLOAD_HINT)
+        for column in range(size):
+            try:
+                cells[row, column] = number_from(words[column], f"column {column}", above_zero=column != row)
+            except BadRecord as error:
+                bad[row, column] = where, str(error)
+    for (row, column), (where, what) in bad.items():
+        if row != column and (column, row) not in cells:
+            raise DataError(f"{what}, and neither is the other direction", where=where, hint=DOWNLOAD_HINT)
+        collector.leave_out(where, f"{what}; the other direction counts for both")
+        cells[row, column] = cells.get((column, row), 0.0)
+    return [[cells[row, column] for column in range(size)] for row in range(size)]
 
 
 @dataclass(frozen=True)
@@ -332,7 +354,14 @@ class _Platform:
     models: tuple[str, ...] = ()
     memory: dict[str, float] = field(default_factory=dict)  # bytes, by device kind
     host: float = 0.0  # bytes/s of the shared link; 0: there is none
-    through_host: tuple[tuple[int, int], ...] = ()  # pairs of GPUs (from 1) whose transfers cross it
+    through_host: Counter[tuple[int, int]] = field(
+        default_factory=Counter
+    )  # how often a pair of GPUs (from 1) crosses it
+    direct: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs with a route of their own
+
+    def crossings(self, pair: tuple[int, int]) -> int:
+        """How often a transfer between two GPUs crosses the shared link."""
+        return self.through_host[pair] if pair in self.direct else 2
 
 
 def _platform(folder: Path, machine: str) -> _Platform:
@@ -341,9 +370,6 @@ def _platform(folder: Path, machine: str) -> _Platform:
         return _Platform()
     try:
         root = ElementTree.fromstring(read_text(file))
-        link = root.find(".//link[@id='Host']")
-        bandwidth = "0" if link is None else link.get("bandwidth", "").removesuffix("Bps")
-        host = number_from(bandwidth, "bandwidth of Host")
         memory, models = {}, []
         for cuda in root.iter("host"):
             name = cuda.get("id", "")
@@ -352,14 +378,31 @@ def _platform(folder: Path, machine: str) -> _Platform:
                 models.append(properties.get("model", "unknown"))
                 if "memsize" in properties:
                     memory[name.lower()] = number_from(properties["memsize"], f"memsize of {name}", above_zero=True)
+        routes = _routes(root)
+        # Links of one direction or one GPU are not shared by all these routes.
+        with_memory = [set(links) for ends, links in routes.items() if 0 in ends]
+        rates = {link.get("id", ""): link.get("bandwidth", "").removesuffix("Bps") for link in root.iter("link")}
+        shared = {
+            link: number_from(rates.get(link, ""), f"bandwidth of {link}", above_zero=True)
+            for link in (set.intersection(*with_memory) if with_memory else ())
+        }
     except (ElementTree.ParseError, BadRecord) as error:
         raise DataError(str(error), where=str(file), hint="download the file again, or remove it") from None
-    crossing = []
+    host = min(shared, key=shared.__getitem__, default="")
+    direct = {ends: links for ends, links in routes.items() if 0 not in ends}
+    through = Counter({ends: links.count(host) for ends, links in direct.items()})
+    return _Platform(tuple(models), memory, shared.get(host, 0.0), through, frozenset(direct))
+
+
+def _routes(root: ElementTree.Element) -> dict[tuple[int, int], list[str]]:
+    """Links between main memory (0) and GPUs (from 1), by their ends."""
+    routes = {}
     for route in root.iter("route"):
-        ends = [re.fullmatch(r"CUDA(\d{1,4})", route.get(end, "")) for end in ("src", "dst")]
-        if all(ends) and any(link.get("id") == "Host" for link in route.iter("link_ctn")):
-            crossing.append((int(ends[0][1]) + 1, int(ends[1][1]) + 1))  # type: ignore[index]  # all of them matched
-    return _Platform(tuple(models), memory, host, tuple(crossing))
+        ends = [re.fullmatch(r"RAM|CUDA(\d{1,4})", route.get(end, "")) for end in ("src", "dst")]
+        if ends[0] and ends[1]:
+            source, target = (0 if end[1] is None else int(end[1]) + 1 for end in ends if end)
+            routes[source, target] = [link.get("id", "") for link in route.iter("link_ctn")]
+    return routes
 
 
 def sniff(path: Path, head: bytes) -> bool:
