@@ -19,7 +19,6 @@ from jax import Array
 
 from symphony.estimation.tuning import BeliefSlopes
 from symphony.learning.beliefs import NONE, slopes
-from symphony.learning.rollouts import COMPLETION
 from symphony.learning.train import (
     RoundSize,
     TrainingRound,
@@ -28,12 +27,14 @@ from symphony.learning.train import (
     compare_with_rivals,
     initial_state,
     one_round,
+    round_objectives,
     round_scenarios,
     round_summary,
 )
 from symphony.learning.update import PPO, Method, rate
 from symphony.policies import Learned, Network, Sizes
 from symphony.policies.learned import STANDARD
+from symphony.problem.objective import MEAN_ONLY
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 
@@ -48,7 +49,6 @@ def train_seeds(
     size: RoundSize,
     sizes: Sizes = STANDARD,
     method: Method = PPO,
-    objective: str = COMPLETION,
     telemetry_gradient: str = NONE,
     contention: ContentionModel | None = None,
     tell: Callable[[list[list[TrainingRound]]], None] | None = None,
@@ -69,6 +69,7 @@ def train_seeds(
         """What a round takes, but for where training stands."""
         batch = pick(drawn.pool, np.stack([round_scenarios(drawn, size, seed, number) for seed in seeds]))
         keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), number) for seed in seeds])
+        objective = jnp.asarray(round_objectives(MEAN_ONLY, size, 0, number))
         return batch, keys, rate(method, number, rounds), contention, objective, drawn.keep, size, method, sloped
 
     compiles: Any = eqx.filter_jit(_rounds)
@@ -99,7 +100,7 @@ def _rounds(
     keys: Array,
     rate: Array,
     contention: ContentionModel,
-    objective: str,
+    objective: Array,
     keep: int,
     size: RoundSize,
     method: Method,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from symphony.baselines import EftBelief, EftExact, EftStatic, Heft
+from symphony.baselines import EftBelief, EftExact, EftRebinding, EftStatic, Heft
 from symphony.problem.workload import Edge, Task, TaskGraph
-from symphony.scheduling.policy import PLACE, Observation, Policy, place
+from symphony.scheduling.policy import PLACE, WAIT, Observation, Policy, place
 from tests.scheduling.by_hand import (
     CPU0,
     CPU1,
@@ -120,6 +120,29 @@ def fork() -> TaskGraph:
     """A short task with a long tail, and a long task with none."""
     tasks = (Task("long", "any", units=3.0), Task("short", "any"), Task("tail", "any", units=9.0))
     return TaskGraph("fork", tasks, (Edge("short", "tail"),))
+
+
+def test_a_gang_that_waits_for_a_device_goes_to_another_that_would_finish_it_earlier() -> None:
+    """The GPU is busy for 1 s and takes 1 s, a CPU 4 s, the FPGA 1 s with its set-up, but it is down at first."""
+    books = shared_books(work(dot("any"), dot("any"), dot("cpu only")))
+    books.fail(FPGA)
+    assert books.decide(place(0, GPU))
+    books.start(0)
+    assert decision(EftBelief(), books.observe())[:3] == (PLACE, 1, GPU)  # and there it stays
+    assert decision(EftRebinding(), books.observe())[:2] == (PLACE, 2), "the next one need not wait for it"
+    assert books.decide(place(2, CPU0))
+    assert decision(EftRebinding(), books.observe())[0] == WAIT
+    books.repair(FPGA)
+    assert decision(EftRebinding(), books.observe()) == (PLACE, 1, FPGA)
+
+
+def test_gangs_that_wait_are_assigned_behind_one_another() -> None:
+    """The first two will have the GPU, after 2 s and 3 s; the third would have it after 4, and is as early on a CPU."""
+    books = shared_books(work(*[dot("any")] * 4))
+    books.fail(FPGA)
+    assert books.decide(place(0, GPU))
+    books.start(0)
+    assert decision(EftRebinding(), books.observe()) == (PLACE, 3, CPU0)
 
 
 def test_heft_takes_the_longest_way_to_the_end_first() -> None:

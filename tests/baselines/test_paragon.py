@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,6 +62,8 @@ def test_times_that_were_not_profiled_follow_from_similar_kernels() -> None:
     classes = jax.jit(classify)(books.t, books.w)
     np.testing.assert_allclose(classes.seconds[:12, :6], np.outer(sizes, 1 / np.asarray(speed)), rtol=0.05)
     np.testing.assert_allclose(classes.causes[:12, :6, 0], 0.25, atol=0.01)
+    exact = jax.jit(partial(classify, every_profile=True))(books.t, books.w)
+    np.testing.assert_allclose(exact.seconds[:12, :6], np.outer(sizes, 1 / np.asarray(speed)), rtol=1e-5)
 
 
 def test_it_shuns_disturbance_and_then_fits_tightly() -> None:

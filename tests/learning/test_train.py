@@ -18,15 +18,17 @@ from symphony.learning import budget
 from symphony.learning import train as training
 from symphony.learning.beliefs import NONE, slopes
 from symphony.learning.returns import GROUP, advantages
-from symphony.learning.rollouts import roll_out
+from symphony.learning.rollouts import roll_out, weighted_cost
 from symphony.learning.train import RoundSize, ScenarioDistribution, TrainingRound, draw, train
 from symphony.learning.update import Method, learn, loss, optimiser, rate, replay, training_batch
 from symphony.policies import Learned, Network, Sizes
 from symphony.policies.features import graph_tables
 from symphony.problem.errors import InputError
+from symphony.problem.objective import MEAN_ONLY, ObjectiveWeights
+from symphony.scheduling.clock import Amount
 from symphony.simulator.contention import Bottleneck
-from symphony.simulator.rollout import begin_batch, run_steps
-from symphony.simulator.scenarios import Disturbances, stack
+from symphony.simulator.rollout import begin, begin_batch, run_steps
+from symphony.simulator.scenarios import Disturbances, pick, stack
 from tests.learning.test_device_sharding import on_devices
 from tests.scheduling.by_hand import chain, cluster, dot, work
 
@@ -73,23 +75,60 @@ def rolled():
     network = Network(jax.random.key(0), SIZES)
     keys = jax.random.split(jax.random.key(8), 4)  # one run makes more than eight decisions
     run = eqx.filter_jit(
-        lambda net: roll_out(batch, Learned(net, draws=True), keys, Bottleneck(), "completion", 16, 400)
+        lambda net, objective: roll_out(batch, Learned(net, draws=True), keys, Bottleneck(), objective, 16, 400)
     )
-    decisions, worlds = run(network)
-    return batch, network, decisions, worlds
+
+    def under(*weights):
+        """The same runs, each with its own weights of objectives."""
+        return run(network, jnp.asarray(weights))
+
+    decisions, worlds = under(*[MEAN_ONLY] * 4)
+    return batch, network, decisions, worlds, under
 
 
 def test_runs_end_and_cost_the_time_that_jobs_were_in_the_system(rolled) -> None:
-    _, _, decisions, worlds = rolled
+    _, _, decisions, worlds, _ = rolled
     assert worlds.core.jobs_done.tolist() == [5, 5, 5, 5] and not worlds.core.refused.any()
     assert decisions.count.tolist() == worlds.core.decisions.tolist()
     np.testing.assert_allclose(decisions.total, worlds.completion_sum.total, rtol=1e-4)
     np.testing.assert_allclose(decisions.stay_s, decisions.total / 5, rtol=1e-4)
 
 
+def test_costs_follow_the_weights_of_objectives(rolled) -> None:
+    """All jobs are there from the start. Random weights of the network do not see the objective, so runs are equal."""
+    _, _, decisions, worlds, under = rolled
+    makespan, both = ObjectiveWeights(makespan=1.0), ObjectiveWeights(mean=0.5, makespan=0.5)
+    other, _ = under(makespan, both, ObjectiveWeights(fairness=1.0), ObjectiveWeights(tail=1.0))
+    np.testing.assert_array_equal(other.made.action, decisions.made.action)
+    np.testing.assert_array_equal(other.made.features.objective[0, 0], makespan)
+    np.testing.assert_allclose(other.total[0], 5 * worlds.now.total[0], rtol=1e-4)
+    np.testing.assert_allclose(other.total[1], decisions.total[1] / 2 + 5 * worlds.now.total[1] / 2, rtol=1e-4)
+    assert (jnp.diff(other.cost, axis=1)[:, :3] >= 0).all() and (other.total > 0).all()
+
+
+def test_the_tail_counts_long_delays_most(rolled) -> None:
+    """A job that has been here for 8 s, and one that has just come, of the same graph; another second of both."""
+    batch, *_ = rolled
+    s = pick(batch, 0)
+    isolated = jnp.asarray(s.workload.isolated)
+    core = begin(s, Learned(Network(jax.random.key(0), SIZES)), jax.random.key(0)).world.core
+    times = Amount(jnp.zeros_like(core.job).at[1].set(8), jnp.zeros(core.job.shape))
+    core = replace(core, job=core.job.at[:2].set(jnp.arange(2)), arrived=times, now=Amount.of(jnp.asarray(9.0)))
+    here = core.job >= 0
+    cost = {
+        name: float(weighted_cost(jnp.asarray(ObjectiveWeights(**{name: 1.0})), s, core, here, jnp.asarray(1.0)))
+        for name in ObjectiveWeights._fields
+    }
+    alone = float(isolated[core.graph[0]])
+    typical = float(isolated.mean())
+    assert cost["mean"] == pytest.approx(2.0) and cost["makespan"] == pytest.approx(5.0)
+    assert cost["fairness"] == pytest.approx(2 * typical / alone)
+    assert cost["tail"] == pytest.approx(typical * (8.5 + 0.5) / alone**2)
+
+
 @pytest.mark.slow
 def test_asking_the_policy_only_in_every_few_steps_changes_nothing(rolled) -> None:
-    batch, network, decisions, worlds = rolled
+    batch, network, decisions, worlds, _ = rolled
     policy, keys = Learned(network, draws=True), jax.random.split(jax.random.key(1), 4)
     carry, _, over = run_steps(batch, begin_batch(batch, policy, keys), policy, Bottleneck(), 400, False)
     assert over.all()
@@ -98,7 +137,7 @@ def test_asking_the_policy_only_in_every_few_steps_changes_nothing(rolled) -> No
 
 
 def test_decisions_are_kept_in_order_with_what_the_run_had_cost(rolled) -> None:
-    _, _, decisions, _ = rolled
+    _, _, decisions, *_ = rolled
     for run in range(4):
         count = int(decisions.count[run])
         time, cost = np.asarray(decisions.time[run, :count]), np.asarray(decisions.cost[run, :count])
@@ -113,7 +152,7 @@ def told(batch):
 
 def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> None:
     """From the middle of a run as well: the memory before each decision is kept."""
-    batch, network, decisions, _ = rolled
+    batch, network, decisions, *_ = rolled
     nodes = eqx.filter_jit(lambda n: jax.vmap(n.encode)(told(batch)))(network)
     for run, first in ((0, 0), (3, 2)):
         count = int(decisions.count[run])
@@ -126,7 +165,7 @@ def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> N
 
 def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     """Before anything has changed, the slope of the loss is that of −mean(advantage · log-probability)."""
-    batch, network, decisions, _ = rolled
+    batch, network, decisions, *_ = rolled
     every_run = eqx.filter_jit(told)(batch)
     graphs_of = jax.tree.map(lambda x: x[::2], every_run)  # two runs of each scenario
     judged = eqx.filter_jit(advantages)(decisions, every_run.scale, 2, baseline=GROUP)
@@ -159,7 +198,7 @@ def test_the_rate_of_learning_falls_to_a_tenth_with_the_rounds() -> None:
 
 def test_stretches_in_which_nothing_was_decided_take_no_step(rolled) -> None:
     """Four at a time: of eight stretches, none, four, or five are filled, wherever they lie."""
-    batch, network, decisions, _ = rolled
+    batch, network, decisions, *_ = rolled
     every_run = eqx.filter_jit(told)(batch)
     graphs_of = jax.tree.map(lambda x: x[::2], every_run)
     judged = eqx.filter_jit(advantages)(decisions, every_run.scale, 2, baseline=GROUP)

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.policies import features
+from symphony.policies import Batched, features
 from symphony.policies.features import extract_features as slow_see
 from symphony.policies.features import trained_parts
-from symphony.policies.learned import MASKED_SCORE, Learned, Network, Sizes, log_probabilities
+from symphony.policies.learned import MASKED_SCORE, Learned, Network, Sizes, log_probabilities, with_objective
 from symphony.problem.workload import Job, TaskGraph, Workload
 from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, place, reconfigure
@@ -235,6 +235,19 @@ def test_what_is_seen_does_not_depend_on_the_unit_of_time() -> None:
 def said(policy: Learned, shown) -> jax.Array:
     """Scores of a decision."""
     return policy.consider(jax.random.key(0), policy.init(shown.topology), shown)[1].scores
+
+
+def test_weights_of_objectives_reach_the_network_and_untrained_they_change_nothing() -> None:
+    books = shared_books(work(dot("any"), dot("any", units=3.0)))
+    policy = Learned(Network(jax.random.key(5), SMALL))
+    shown = books.observe(policy=policy)
+    look = eqx.filter_jit(lambda p: p.consider(jax.random.key(0), p.init(shown.topology), shown)[1].scores)
+    tail = with_objective(policy, "tail")
+    np.testing.assert_array_equal(look(policy), look(tail))
+    trained = eqx.tree_at(lambda p: p.network.objective, tail, tail.network.objective.at[1].set(3.0))
+    assert not np.allclose(look(trained), look(tail))
+    np.testing.assert_array_equal(look(with_objective(trained, "mean")), look(tail))
+    assert with_objective(Batched(policy, 4), "tail").learned.objective.tolist() == [0, 1, 0, 0]
 
 
 def test_softened_the_best_stays_the_best_and_all_scores_shrink() -> None:

@@ -28,6 +28,13 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert named(str(tmp_path / "mine.policy")).name == "symphony"
 
 
+def test_a_policy_keeps_the_objective_that_it_was_trained_for(tmp_path: Path) -> None:
+    save(tmp_path / "mine.policy", Network(jax.random.key(3), Sizes(width=8, memory=8)), {"objective": "tail"})
+    assert load(tmp_path / "mine.policy")[0].objective.tolist() == [0, 1, 0, 0]
+    shipped = named(SHIPPED)
+    assert shipped.objective.tolist() == [1, 0, 0, 0] and not shipped.network.objective.any()
+
+
 def test_the_shipped_policy_says_where_it_comes_from_and_runs() -> None:
     policy, card = load(Path(policies.__file__).with_name("symphony.policy"))
     assert {"command", "topologies", "workloads", "against"} <= set(card)

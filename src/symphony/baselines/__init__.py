@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from symphony.baselines.allox import AlloX
-from symphony.baselines.earliest_finish import EftBelief, EftExact, EftStatic, Heft
+from symphony.baselines.earliest_finish import EftBelief, EftExact, EftRebinding, EftStatic, Heft
 from symphony.baselines.gavel import (
     FifoPassing,
     FinishTimeFairness,
@@ -24,7 +24,7 @@ from symphony.baselines.interference import LeastInterference, LoadBalancing
 from symphony.baselines.list_scheduling import Cpop, Peft
 from symphony.baselines.optimus import Optimus
 from symphony.baselines.packing import Drf, Tetris
-from symphony.baselines.paragon import Paragon
+from symphony.baselines.paragon import Paragon, ParagonProfiled
 from symphony.baselines.preemptive import Las, Srtf, Tiresias
 from symphony.baselines.simple import Fifo, Random, ShortestQueue, Sjf
 from symphony.baselines.sparrow import Sparrow, SparrowBatch
@@ -66,6 +66,7 @@ BASELINES: Mapping[str, type[Policy]] = {
     "sparrow": Sparrow,
     "sparrow-batch": SparrowBatch,
     "paragon": Paragon,
+    "paragon-profiled": ParagonProfiled,
     "graphene": Graphene,
     "tetris": Tetris,
     "drf": Drf,
@@ -75,6 +76,7 @@ BASELINES: Mapping[str, type[Policy]] = {
     **_TRAINING,
     "eft-static": EftStatic,
     "eft-belief": EftBelief,
+    "eft-rebinding": EftRebinding,
     "eft-exact": EftExact,
 }
 

@@ -8,16 +8,16 @@ vice versa, of these the best server configuration, and among equals the tightes
 
 Differences here: kernels are applications, device kinds configurations, and resource kinds sources of interference.
 Every second kernel is profiled on all kinds, the others on two random kinds; although other policies see all profiles,
-Paragon uses only these. Factors are found by alternating least squares on logarithms of times: the same objective in
-fewer steps. A worker tolerates contention that leaves it 95% of its speed (a total load of up to 1.05). The load of a
-row is Symphony's own plus the belief mean of the background. If no device with a free slot is acceptable, the one with
-the least interference is used. Devices much slower than a gang's best are not used while waiting finishes earlier
-(`worthwhile_kinds`), by completed times.
+Paragon uses only these. `ParagonProfiled` uses all profiles, and completes nothing. Factors are found by alternating
+least squares on logarithms of times: the same objective in fewer steps. A worker tolerates contention that leaves it
+95% of its speed (a total load of up to 1.05). The load of a row is Symphony's own plus the belief mean of the
+background. If no device with a free slot is acceptable, the one with the least interference is used. Devices much
+slower than a gang's best are not used while waiting finishes earlier (`worthwhile_kinds`), by completed times.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -82,14 +82,14 @@ def profiled(able: Bool[Array, "kernels kinds"]) -> Bool[Array, "kernels kinds"]
     return able & (everywhere[:, None] | (order < PROFILED_KINDS))
 
 
-def classify(t: TopologyArrays, w: WorkloadArrays) -> KernelClasses:
+def classify(t: TopologyArrays, w: WorkloadArrays, every_profile: bool = False) -> KernelClasses:
     """Complete times and interference from what is profiled."""
     kernels, kinds = w.time_fixed.shape
     used = (jnp.arange(w.kernel.shape[1]) < w.gangs[:, None]).astype(jnp.float32)
     count = jnp.zeros(kernels).at[w.kernel].add(used)
     work = jnp.zeros(kernels).at[w.kernel].add(used * w.work) / jnp.maximum(count, 1)
     able = jnp.isfinite(w.time_fixed) & (devices_by_kind(t) > 0)
-    known = profiled(able)
+    known = able if every_profile else profiled(able)
     seconds = jnp.where(able, w.time_fixed + w.time_work * work[:, None], 1)
     believed = jnp.exp(complete(jnp.log(jnp.maximum(seconds, 1e-12)), known))
 
@@ -108,9 +108,11 @@ def classify(t: TopologyArrays, w: WorkloadArrays) -> KernelClasses:
 class Paragon(Policy):
     """The oldest gang is placed on its fastest kind among devices with tolerable interference; ties: tightest fit."""
 
+    every_profile: ClassVar[bool] = False  # or completes what was not profiled
+
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[KernelClasses, Array]:
         """The completed profiles, and the seconds of all gangs by them [graphs, tasks, kinds]."""
-        classes, w = classify(topology, workload), workload
+        classes, w = classify(topology, workload, self.every_profile), workload
         return classes, classes.seconds[w.kernel] * w.units[..., None]
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
@@ -137,3 +139,9 @@ class Paragon(Policy):
         score = jnp.where(excess > 0, -2 - excess, good) - 1e3 * ~idle
         here = (idle & take(worth[f.graph, f.index], t.device_kind)) | take(partly, gang)
         return state, place(gang, best_device(observation, gang, jnp.where(here, score, -jnp.inf)))
+
+
+class ParagonProfiled(Paragon):
+    """The same, with the profiles that all other policies see."""
+
+    every_profile: ClassVar[bool] = True

@@ -17,6 +17,7 @@ from symphony.evaluation.metrics import METRICS
 from symphony.lowering.family import family, names
 from symphony.problem.defaults import SHIPPED
 from symphony.problem.errors import InfeasibleError, InputError, SymphonyWarning
+from symphony.problem.objective import objective_weights
 
 if TYPE_CHECKING:
     from symphony.evaluation.report import Report
@@ -55,6 +56,7 @@ def compare(
     failures_per_day: Annotated[float, typer.Option(help="Failures of each device.")] = 0.0,
     latency_s: Annotated[float, typer.Option(help="Scheduler latency charged for every decision, in seconds.")] = 0.0,
     job_slots: Annotated[int, typer.Option(help="Jobs in the system at once; 0 = automatic.", min=0)] = 0,
+    objective: Annotated[str, typer.Option(help=options.OBJECTIVE_HELP)] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write all records to this file, as JSON (.gz: compressed).")
     ] = None,
@@ -69,9 +71,12 @@ def compare(
     if policies == "all":
         chosen = [*options.BASELINE_NAMES, SHIPPED]
     places = _places(workload or ["variant-calling"], topology)
+    if objective:
+        objective_weights(objective)
     _check(chosen, places, first_seed, metric, output, report)
 
     from symphony.baselines import FOR_TRAINING
+    from symphony.evaluation.compare import chosen_policies
     from symphony.evaluation.compare import compare as run_comparison
     from symphony.evaluation.report import Report
     from symphony.evaluation.survey import SurveyWorkload, survey
@@ -103,13 +108,14 @@ def compare(
                 seeds=numbers,
                 disturbances=disturbances,
                 job_slots=job_slots or None,
+                objective=objective or None,
                 command=command,
                 progress=lambda name, share: show_progress(name, (chosen.index(name) + share) / len(chosen)),
             )
         else:
             assert report is not None  # `_check` has refused it
             result = survey(
-                chosen,
+                chosen_policies(chosen, objective or None),
                 [SurveyWorkload(*place) for place in places],
                 report,
                 seeds=numbers,

@@ -15,6 +15,7 @@ import typer
 
 from symphony.problem.defaults import SHIPPED
 from symphony.problem.errors import InputError
+from symphony.problem.objective import OBJECTIVE_NAMES
 
 Topology = Annotated[str, typer.Option("--topology", "-t", help="Built-in name or TOML file.")]
 Workload = Annotated[str, typer.Option("--workload", "-w", help="Family or file: 'cholesky:10?jobs=20&load=0.5'.")]
@@ -69,6 +70,7 @@ BASELINE_NAMES = tuple(
 )
 POLICY_NAMES = (SHIPPED, "symphony-late", "look-ahead", "planner", *BASELINE_NAMES)
 POLICY_SUFFIX = ".policy"
+OBJECTIVE_HELP = f"Weights for learned policies: {', '.join(OBJECTIVE_NAMES)}, e.g. mean=1,tail=0.5."
 
 
 def check_policy(name: str) -> None:

@@ -14,6 +14,7 @@ import typer
 from symphony.cli import options, terminal
 from symphony.problem.defaults import SHIPPED
 from symphony.problem.errors import InputError
+from symphony.problem.objective import ANY_OBJECTIVE, objective_weights
 
 if TYPE_CHECKING:
     from symphony.learning.train import TrainingRound
@@ -53,6 +54,7 @@ def train(
     telemetry_gradient: Annotated[
         str, typer.Option(help=f"Also train the filter of counter readings: {', '.join(TELEMETRY_GRADIENTS)}.")
     ] = TELEMETRY_GRADIENTS[0],
+    objective: Annotated[str, typer.Option(help=f"{options.OBJECTIVE_HELP} any: drawn for each scenario.")] = "mean",
     seed: options.Seed = 0,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -64,6 +66,8 @@ def train(
         raise InputError("--minutes 0 leaves no time to train", hint="give 2 or more")
     options.check_choice("telemetry gradient", telemetry_gradient, TELEMETRY_GRADIENTS)
     options.check_choice("network sizes", sizes, NETWORK_SIZES)
+    if objective != ANY_OBJECTIVE:
+        objective_weights(objective)
     options.check_folder(output)
     if begin:
         options.check_learned(begin)
@@ -112,6 +116,7 @@ def train(
             method=replace(PPO, pieces=CPU_SEGMENTS) if on_cpu else PPO,
             sizes=start.network.sizes if start is not None else PRESETS[sizes],
             telemetry_gradient=telemetry_gradient,
+            objective=objective,
             seed=seed,
             checkpoint=output,
             rivals=rivals,
@@ -135,6 +140,7 @@ def train(
         "initial": history[-1].initial,
         "unchanged": unchanged,
         "rivals": list(rivals),
+        "objective": "mean" if objective == ANY_OBJECTIVE else objective,
     }
     weights = output / f"best{SUFFIX}"
     save(weights, policy.network, card)

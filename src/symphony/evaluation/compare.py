@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from symphony.evaluation.report import Report, ScenarioMeta
 from symphony.oracle.oracle import ScenarioPlanner
-from symphony.policies import named
+from symphony.policies import named, with_objective
 from symphony.problem import topologies
 from symphony.problem.errors import InputError, SymphonyWarning
+from symphony.problem.objective import ObjectiveLike
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 from symphony.scheduling.one_of import OneOf
@@ -33,6 +34,7 @@ def compare(
     disturbances: Disturbances | None = None,
     job_slots: int | None = None,
     contention: ContentionModel | None = None,
+    objective: ObjectiveLike | None = None,
     baseline: str | None = None,
     command: str = "",
     progress: Callable[[str, float], None] | None = None,
@@ -41,10 +43,11 @@ def compare(
 
     `policies` maps names to policies or planners (`sy.Oracle`), or lists names of built-in ones. `workload` is a spec
     such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the
-    disturbances only). `progress` is called with a policy's name and the share of its jobs that have finished.
+    disturbances only). `objective`: weights for learned policies, such as "mean=1,tail=0.5". `progress` is called with
+    a policy's name and the share of its jobs that have finished.
     """
     cluster = topologies.topology(topology) if isinstance(topology, str) else topology
-    deciding, planning = split_planners(policies)
+    deciding, planning = split_planners(policies, objective)
     chosen: dict[str, Policy | ScenarioPlanner] = {**deciding, **planning}
     numbers = chosen_seeds(seeds)
     if baseline is not None and baseline not in chosen:
@@ -73,20 +76,22 @@ def compare(
 
 
 def split_planners(
-    policies: Mapping[str, Policy | ScenarioPlanner] | Iterable[str],
+    policies: Mapping[str, Policy | ScenarioPlanner] | Iterable[str], objective: ObjectiveLike | None = None
 ) -> tuple[dict[str, Policy], dict[str, ScenarioPlanner]]:
     """Policies and planners by name, separately."""
     if not isinstance(policies, Mapping):
-        return chosen_policies(policies), {}
+        return chosen_policies(policies, objective), {}
     planning = {
         name: x for name, x in policies.items() if isinstance(x, ScenarioPlanner) and not isinstance(x, Policy | type)
     }
     deciding = {name: x for name, x in policies.items() if name not in planning}
-    return chosen_policies(deciding) if deciding or not planning else {}, planning
+    return chosen_policies(deciding, objective) if deciding or not planning else {}, planning
 
 
-def chosen_policies(policies: Mapping[str, Policy] | Iterable[str]) -> dict[str, Policy]:
-    """Policies by name, from a mapping or from the names of built-in ones."""
+def chosen_policies(
+    policies: Mapping[str, Policy] | Iterable[str], objective: ObjectiveLike | None = None
+) -> dict[str, Policy]:
+    """Policies by name, from a mapping or from the names of built-in ones; learned ones with the `objective`."""
     if isinstance(policies, str) or not isinstance(policies, Mapping | Iterable):
         raise InputError(f"policies are {policies!r}", hint="give a list of names, or a mapping of names to policies")
     chosen = dict(policies) if isinstance(policies, Mapping) else {name: named(name) for name in policies}
@@ -94,6 +99,8 @@ def chosen_policies(policies: Mapping[str, Policy] | Iterable[str]) -> dict[str,
         raise InputError("no policy to compare", hint="name at least one, for example heft")
     for name, policy in chosen.items():
         check_instance(policy, name)
+    if objective is not None:
+        chosen = {name: with_objective(policy, objective) for name, policy in chosen.items()}
     return chosen
 
 

@@ -22,6 +22,7 @@ from symphony.policies.features import FeatureJacobian, Features, feature_jacobi
 from symphony.policies.learned import Learned, Memory, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import InputError
+from symphony.problem.objective import ObjectiveWeights
 from symphony.scheduling.policy import Action, Observation, Policy
 from symphony.scheduling.state import Core
 from symphony.simulator.contention import ContentionModel
@@ -98,46 +99,64 @@ def rates(objective: str, s: ScenarioArrays, core: Core) -> Array:
     raise InputError(f"the objective is {objective!r}", hint=f"use {COMPLETION}, {SLOWDOWN} or {MAKESPAN}")
 
 
+def weighted_cost(weights: Array, s: ScenarioArrays, core: Core, here: Array, seconds: Array) -> Array:
+    """Cost of the `seconds` before now for the jobs that were `here` [S], under weights of objectives.
+
+    Slow-downs count times the mean isolated time of the graphs, the makespan times the number of jobs, so that all
+    four are times of jobs in the system, of the same order.
+    """
+    isolated = jnp.asarray(s.workload.isolated)
+    slower = isolated.mean() * rates(SLOWDOWN, s, core)
+    so_far = (core.now.minus(core.arrived) - seconds / 2) / isolated[core.graph]
+    all_jobs = rates(MAKESPAN, s, core) * s.workload.jobs
+    each = ObjectiveWeights(rates(COMPLETION, s, core), slower * so_far, all_jobs, slower)
+    return seconds * (jnp.stack([jnp.where(here, rate, 0).sum() for rate in each]) @ weights)
+
+
 def roll_out(
     batch: ScenarioArrays,
     learned: Learned,
     keys: Array,
     contention: ContentionModel,
-    objective: str,
+    objective: Array,
     keep: int,
     most_steps: int,
     axis: str | None = None,
 ) -> tuple[Decisions, World]:
     """Run every scenario of a batch to its end, or for `most_steps`; also returns the final worlds.
 
+    `objective` [B, objectives]: weights for each run, which the policy sees, and by which costs are counted.
+
     `axis` names the axis over which several trainings are mapped, so that their loops end together. If each ended by
     itself, every step would copy all decisions.
     """
-    recorder = RecordingPolicy(learned)
     axes = batch_axes(batch)
 
-    def started(s: ScenarioArrays, key: Array) -> Any:
+    def recording(weights: Array) -> RecordingPolicy:
+        return RecordingPolicy(replace(learned, objective=weights))
+
+    def started(s: ScenarioArrays, key: Array, weights: Array) -> Any:
+        recorder = recording(weights)
         carry = begin(s, recorder, key)
         shape = jax.eval_shape(lambda: _decision_shape(s, recorder, carry))
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
         return replace(carry, policy_state=(carry.policy_state, blank))
 
-    carry = jax.vmap(started, in_axes=(axes, 0))(batch, keys)
+    carry = jax.vmap(started, in_axes=(axes, 0, 0))(batch, keys, objective)
     runs = keys.shape[0]
     made = jax.tree.map(lambda x: jnp.zeros((runs, keep, *x.shape[1:]), x.dtype), carry.policy_state[1])
     empty = jnp.zeros((runs, keep))
     which = jnp.arange(runs)
 
-    def moved(s: ScenarioArrays, carry: Any, asks: bool) -> tuple[Any, Array]:
+    def moved(s: ScenarioArrays, carry: Any, weights: Array, asks: bool) -> tuple[Any, Array]:
         before = carry.world
-        carry, _ = step(carry, s, recorder, contention, record=False, asks=asks)
+        carry, _ = step(carry, s, recording(weights), contention, record=False, asks=asks)
         after = carry.world
         here = (after.core.job >= 0) & (after.core.job == before.core.job)
-        rate = jnp.where(here, rates(objective, s, after.core), 0).sum()
-        return carry, rate * after.now.minus(before.now)
+        return carry, weighted_cost(weights, s, after.core, here, after.now.minus(before.now))
 
     def all_moved(carry: Any, asks: bool) -> tuple[Any, Array]:
-        return jax.vmap(partial(moved, asks=asks), in_axes=(axes, 0))(batch, carry)
+        return jax.vmap(partial(moved, asks=asks), in_axes=(axes, 0, 0))(batch, carry, objective)
 
     def counted(what: Callable[[World, ScenarioArrays], Array], carry: Any) -> Array:
         number = jax.vmap(what, in_axes=(0, axes))(carry.world, batch).sum()

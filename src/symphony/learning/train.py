@@ -20,6 +20,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -28,7 +29,7 @@ from symphony.learning.beliefs import NONE, slopes
 from symphony.learning.budget import TimeBudget, compiler_options
 from symphony.learning.device_sharding import DeviceSharding
 from symphony.learning.returns import advantages
-from symphony.learning.rollouts import COMPLETION, roll_out
+from symphony.learning.rollouts import roll_out
 from symphony.learning.update import PPO, Method, learn, optimiser, rate, training_batch
 from symphony.lowering.family import workload as drawn
 from symphony.policies import SUFFIX, Learned, Network, Sizes, named, save
@@ -36,6 +37,14 @@ from symphony.policies.features import graph_tables
 from symphony.policies.learned import STANDARD
 from symphony.problem import topologies
 from symphony.problem.errors import DataError, InputError
+from symphony.problem.objective import (
+    ANY_OBJECTIVE,
+    MEAN_ONLY,
+    OBJECTIVE_NAMES,
+    ObjectiveLike,
+    ObjectiveWeights,
+    objective_weights,
+)
 from symphony.problem.program_cache import keep_programs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
@@ -145,7 +154,7 @@ def train(
     sizes: Sizes = STANDARD,
     size: RoundSize = DEFAULT_SIZE,
     method: Method = PPO,
-    objective: str = COMPLETION,
+    objective: ObjectiveLike = MEAN_ONLY,
     telemetry_gradient: str = NONE,
     seed: int = 0,
     checkpoint: str | Path | None = None,
@@ -167,11 +176,13 @@ def train(
     before the first round, the history is empty and the weights are the initial ones.
 
     `start`: a policy to begin with, instead of random weights of these `sizes`. `checkpoint`: a folder; a training of
-    the same settings in it is resumed. `drawn_before`: results of `draw`, to train several times on the same scenarios,
-    or on different ones on each cluster; rounds take them in turn. `telemetry_gradient`: also train the factors of the
-    telemetry filter (`beliefs.slopes`). The runs of a round are divided among `devices`: by default, all accelerators
-    of this process. `tell` is called after every round, `look` after every validation with the number of rounds so far
-    and the weights, `phase` with a description of each part before it begins. `clock` returns seconds.
+    the same settings in it is resumed. `objective`: weights of mean, tail, makespan and fairness ("tail",
+    "mean=1,tail=0.5", a mapping), or "any": drawn for each scenario, so that users can choose at run time. Validation
+    compares mean completion times, whatever the objective. `drawn_before`: results of `draw`, to train several times on
+    the same scenarios, or on different ones on each cluster; rounds take them in turn. `telemetry_gradient`: also train
+    the factors of the telemetry filter (`beliefs.slopes`). The runs of a round are divided among `devices`: by default,
+    all accelerators of this process. `tell` is called after every round, `look` after every validation with the number
+    of rounds so far and the weights, `phase` with a description of each part before it begins. `clock` returns seconds.
     """
     budget = TimeBudget(60 * minutes, clock)
     show_phase = phase or (lambda _: None)
@@ -190,15 +201,19 @@ def train(
     best = (float("inf"), state.network)  # validation result, and weights
     folder = None if checkpoint is None else Path(checkpoint)
     begins = None if start is None else _digest(start.network)
-    settings = _settings(courses, rounds, sizes, size, method, objective, telemetry_gradient, seed, begins)
+    fixed = None if objective == ANY_OBJECTIVE else objective_weights(objective)
+    settings = _settings(courses, rounds, sizes, size, method, fixed or objective, telemetry_gradient, seed, begins)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         state, history, best = _read_checkpoint(folder, settings, state, best)
 
+    def policy(network: Network) -> Learned:
+        return Learned(network, objective=jnp.asarray(fixed or MEAN_ONLY, float))
+
     draws = list(drawn_before)
     for course in [] if drawn_before else courses:
         if not budget.fits("draw"):
-            return Learned(best[1]), history
+            return policy(best[1]), history
         show_phase(f"drawing scenarios, running {', '.join(rivals)}")
         with budget.part("draw"):
             draws.append(draw(course, size, method, contention, rivals))
@@ -211,24 +226,24 @@ def train(
         now = draws[number % len(draws)]
         batch = sharding.shard(pick(now.pool, round_scenarios(now, size, seed, number)))
         key = jax.random.fold_in(jax.random.key(seed), number)
-        return batch, key, rate(method, number, rounds), contention, objective, now.keep, size, method, sloped
+        weights = jnp.asarray(round_objectives(fixed, size, seed, number))
+        return batch, key, rate(method, number, rounds), contention, weights, now.keep, size, method, sloped
 
     def validate(network: Network) -> float:
-        policy = Learned(network)
         with budget.part("validate"):
-            return float(np.mean([compare_with_rivals(one, policy, contention).mean() for one in distinct]))
+            return float(np.mean([compare_with_rivals(one, policy(network), contention).mean() for one in distinct]))
 
     def first_validation() -> float | None:
         """Compile the validation. If there are initial weights, they are the best until others are better."""
         network = sharding.gather(state.network)
         for one in distinct:
-            compile_run(one.validation, one.held, Learned(network), contention, compiler_options())
+            compile_run(one.validation, one.held, policy(network), contention, compiler_options())
         return validate(network) if start is not None and not history else None
 
     if "draw" in budget.expected_s:
         budget.expected_s["compile"] = COMPILE_RATIO * budget.expected_s["draw"] / max(len(rivals), 1)
     if not budget.fits("compile"):
-        return Learned(best[1]), history
+        return policy(best[1]), history
     show_phase("compiling")
     with budget.part("compile"), ThreadPoolExecutor(1) as thread:
         validated = thread.submit(first_validation)
@@ -265,7 +280,7 @@ def train(
             look(len(history), sharding.gather(state.network))
         if tell is not None:
             tell(history[-1])
-    return Learned(best[1]), history
+    return policy(best[1]), history
 
 
 def grouped_by_jobs(workloads: Sequence[str | Workload | Draw]) -> list[tuple[str | Workload | Draw, ...]]:
@@ -339,6 +354,21 @@ def round_scenarios(now: TrainingScenarios, size: RoundSize, seed: int, number: 
     return np.repeat(chosen, size.group)
 
 
+def round_objectives(fixed: ObjectiveWeights | None, size: RoundSize, seed: int, number: int) -> np.ndarray:
+    """Weights of objectives for each run of a round [runs, objectives], the same for all runs of a scenario.
+
+    None: drawn for each scenario, half of them with one objective alone, the mean as often as the others together.
+    """
+    many = min(size.scenarios, size.pool)
+    if fixed is not None:
+        return np.tile(np.asarray(fixed, np.float32), (many * size.group, 1))
+    rng, count = np.random.default_rng([seed, number, 5]), len(OBJECTIVE_NAMES)
+    alone = np.eye(count)[rng.choice(count, many, p=[0.5, *[0.5 / (count - 1)] * (count - 1)])]
+    mixed = rng.dirichlet(np.ones(count), many)
+    weights = np.where(rng.random(many)[:, None] < 0.5, alone, mixed)
+    return weights.repeat(size.group, axis=0).astype(np.float32)
+
+
 def initial_state(network: Network, method: Method) -> TrainingState:
     """The state before the first round. Without weak types, which would make the second round compile again."""
     state = TrainingState(network, optimiser(method).init(eqx.filter(network, eqx.is_inexact_array)))
@@ -369,14 +399,14 @@ def one_round(
     key: Array,
     rate: Array,
     contention: ContentionModel,
-    objective: str,
+    objective: Array,
     keep: int,
     size: RoundSize,
     method: Method,
     sloped: BeliefSlopes | None,
     axis: str | None = None,
 ) -> tuple[TrainingState, dict[str, Array]]:
-    """Run the scenarios, compute advantages, update the weights. `axis`: see `roll_out`."""
+    """Run the scenarios, compute advantages, update the weights. `objective`, `axis`: see `roll_out`."""
     runs = batch.phases.shape[0]
     first, second = jax.random.split(key)
     keys = jax.random.split(first, runs)

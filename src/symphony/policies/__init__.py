@@ -15,7 +15,7 @@ from symphony.baselines import named as baseline
 from symphony.policies.batched import Batched
 from symphony.policies.explain import DecisionExplanation, explain
 from symphony.policies.late_binding import LateBinding
-from symphony.policies.learned import Learned, Network, Sizes
+from symphony.policies.learned import Learned, Network, Sizes, with_objective
 from symphony.policies.lookahead import LookAhead
 from symphony.policies.weights import SUFFIX, load, save
 from symphony.problem.defaults import SHIPPED
@@ -52,6 +52,7 @@ __all__ = [
     "load",
     "named",
     "save",
+    "with_objective",
 ]
 
 LATE_BINDING = "symphony-late"  # the shipped policy with late binding

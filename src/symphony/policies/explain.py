@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from symphony.policies.features import Features, RowColumn, extract_features, trained_parts
+from symphony.policies.features import Features, RowColumn, trained_parts
 from symphony.policies.learned import MASKED_SCORE, Learned, Memory, PolicyOutput
 from symphony.problem.errors import InputError
 from symphony.problem.program_cache import compiled_call
@@ -141,7 +141,7 @@ def _state_at_decision(
 
 def _evaluate_decision(policy: Learned, memory: Memory, shown: Observation, going: Array) -> _DecisionArrays:
     network, sizes = policy.network, policy.network.sizes
-    seen = extract_features(shown, *sizes.counts)
+    seen = policy.features(shown)
     nodes = shown.prepared.nodes
 
     def output(seen: Features, nodes: Array, memory: Memory) -> PolicyOutput:

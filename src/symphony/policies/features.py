@@ -24,6 +24,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Num
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.objective import MEAN_ONLY
 from symphony.scheduling.estimate import (
     EstimateParts,
     SomeDevices,
@@ -148,6 +149,7 @@ class Features(eqx.Module):
     scene: Float[Array, "*batch scene_columns"]  # of the whole system
     may_wait: Bool[Array, "*batch"]
     wait_s: Float[Array, "*batch"]  # longest wait
+    objective: Float[Array, "*batch objectives"]  # weights: see `problem.objective`
 
     def perturbed(self, jacobian: FeatureJacobian, factors: Float[Array, " factors"]) -> Features:
         """The features after a change of the filter's factors, to first order."""
@@ -552,4 +554,5 @@ def extract_features(observation: Observation, gangs: int, devices: int, preempt
         scene=scene,
         may_wait=(busy.any() & optional) | ~allowed.any(),
         wait_s=hold.wait_s,
+        objective=jnp.asarray(MEAN_ONLY, float),
     )

@@ -19,8 +19,8 @@ first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -43,9 +43,11 @@ from symphony.policies.features import (
     graph_tables,
 )
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.objective import MEAN_ONLY, OBJECTIVE_NAMES, ObjectiveLike, objective_weights
 from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, place, preempt, reconfigure, wait
 
+AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
 MASKED_SCORE = -1e9  # score of an action that the mask forbids; infinite ones have no gradient
 NON_ESTIMATES = (PairColumn.ISOLATED, PairColumn.SLOWER_DEVICE, PairColumn.IDLE)  # features kept without `estimates`
 
@@ -135,6 +137,7 @@ class Network(eqx.Module):
     apart: Array  # bias of the scores of other actions …
     idle: Array  # … and of waiting
     factors: Float[Array, " factors"]  # overrides for the counter filter, see `estimation.tuning`
+    objective: Float[Array, "objectives memory"]  # effect of the weights of objectives on the scene; at first none
     sizes: Sizes = eqx.field(static=True)
 
     def __init__(self, key: Array, sizes: Sizes = STANDARD) -> None:
@@ -162,6 +165,7 @@ class Network(eqx.Module):
         self.apart = jnp.asarray(-4.0)
         self.idle = jnp.asarray(-2.0)
         self.factors = jnp.zeros(FILTER_FACTORS)
+        self.objective = jnp.zeros((len(OBJECTIVE_NAMES), m))
 
     def scaled(self, by: float) -> Network:
         """The network with all scores multiplied by `by`, an inverse temperature.
@@ -183,6 +187,9 @@ class Network(eqx.Module):
         new = (scaled(score), scaled(other_action), scaled(waiting), regret + jnp.log(by), *(by * x for x in others))
         return eqx.tree_at(parts, self, new)
 
+    def features(self, observation: Observation) -> Features:
+        return extract_features(observation, *self.sizes.counts)
+
     def encode(self, g: GraphTables) -> Float[Array, "graphs tasks width"]:
         """Embeddings of gangs in their graphs."""
         nodes = self.graph(g)
@@ -202,7 +209,8 @@ class Network(eqx.Module):
         gangs = (gang * there).sum(axis=-2) / jnp.maximum(there.sum(axis=-2), 1)
         up = jnp.asarray(t.exists)[:, None]
         devices = (device * up).sum(axis=-2) / jnp.maximum(up.sum(), 1)
-        scene = jax.nn.relu(self.scene(jnp.concatenate([seen.scene, gangs, devices], axis=-1)))
+        mixed = self.scene(jnp.concatenate([seen.scene, gangs, devices], axis=-1))
+        scene = jax.nn.relu(mixed + seen.objective @ self.objective)
         return Embeddings(device, gang, self.embed_gangs(nodes, seen.other_actions.gangs), scene)
 
     def remember(self, memory: Memory, scene: Float[Array, " memory"]) -> Memory:
@@ -289,6 +297,7 @@ class Learned(Policy):
     network: Network
     draws: bool = eqx.field(static=True, default=False)  # sample actions
     slopes: BeliefSlopes | None = eqx.field(static=True, default=None)  # in training: derivatives by the factors
+    objective: Float[Array, " objectives"] = eqx.field(default_factory=lambda: jnp.asarray(MEAN_ONLY, float))
 
     @property
     def name(self) -> str:
@@ -310,16 +319,29 @@ class Learned(Policy):
         state, _, _, index, seen = self.consider(key, state, observation)
         return state, action_at(seen, index)
 
+    def features(self, observation: Observation) -> Features:
+        return replace(self.network.features(observation), objective=self.objective)
+
     def consider(
         self, key: Array, state: Memory, observation: Observation
     ) -> tuple[Memory, PolicyOutput, FloatScalar, IntScalar, Features]:
         """One decision: LSTM state, network output, log-probability and index of the action, and features."""
-        seen = extract_features(observation, *self.network.sizes.counts)
+        seen = self.features(observation)
         embedded = self.network.embed(observation.topology, observation.prepared.nodes, seen)
         memory = self.network.remember(state, embedded.scene)
         output = self.network.score_actions(seen, embedded, memory.hidden)
         index = jax.random.categorical(key, output.log_probs) if self.draws else output.scores.argmax()
         return memory, output, output.log_probs[index], index, seen
+
+
+def with_objective(policy: AnyPolicy, objective: ObjectiveLike) -> AnyPolicy:
+    """The policy with these weights of objectives, in every learned policy that it uses; others stay as they are."""
+    weights = jnp.asarray(objective_weights(objective), float)
+
+    def changed(part: Any) -> Any:
+        return replace(part, objective=weights) if isinstance(part, Learned) else part
+
+    return jax.tree.map(changed, policy, is_leaf=lambda part: isinstance(part, Learned))
 
 
 def action_at(seen: Features, index: IntScalar) -> Action:

@@ -10,11 +10,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
-from symphony.policies.learned import Learned, Network, Sizes
+from symphony.policies.learned import Learned, Network, Sizes, with_objective
 from symphony.problem.errors import DataError, InputError
 
-POLICY_FORMAT = "symphony.policy/1"
+POLICY_FORMAT = "symphony.policy/2"
+WITHOUT_OBJECTIVE = "symphony.policy/1"  # from before `Network.objective`
 SUFFIX = ".policy"
 
 
@@ -35,16 +37,23 @@ def mean(networks: Sequence[Network]) -> Network:
     return eqx.combine(jax.tree.map(lambda *x: sum(x) / len(x), *numbers), networks[0])
 
 
+def _objective(network: Network) -> Any:
+    return network.objective
+
+
 def load(path: str | Path) -> tuple[Learned, dict[str, Any]]:
     """A policy and its model card."""
     where = str(path)
     try:
         with Path(path).open("rb") as file:
             head = json.loads(file.readline())
-            if not isinstance(head, dict) or head.get("format") != POLICY_FORMAT:
+            if not isinstance(head, dict) or head.get("format") not in (POLICY_FORMAT, WITHOUT_OBJECTIVE):
                 raise ValueError("the header line is missing")
             blank = eqx.filter_eval_shape(Network, jax.random.key(0), Sizes(**head["sizes"]))
-            network = eqx.tree_deserialise_leaves(file, blank)
+            shape, old = blank.objective.shape, head["format"] == WITHOUT_OBJECTIVE
+            network = eqx.tree_deserialise_leaves(file, eqx.tree_at(_objective, blank, None) if old else blank)
+            if old:
+                network = eqx.tree_at(_objective, network, jnp.zeros(shape), is_leaf=lambda x: x is None)
     except OSError as error:
         raise InputError(
             f"the file cannot be read ({error.strerror})", where=where, hint="name a file written by symphony train"
@@ -56,4 +65,6 @@ def load(path: str | Path) -> tuple[Learned, dict[str, Any]]:
             where=where,
             hint="train it again: symphony train --help",
         ) from None
-    return Learned(network), dict(head["card"])
+    card = dict(head["card"])
+    learned = Learned(network)
+    return (with_objective(learned, card["objective"]) if "objective" in card else learned), card
