@@ -3,9 +3,9 @@
 Some schedulers solve a linear program or a matching. A subclass of `HostPlanner` gets `PlanInputs` (the cluster and the
 gangs that run or wait) and returns a `RoundPlan`. This file requests a plan when one is due, preempts gangs that run
 elsewhere, and places the others. A plan is due when time has passed and devices are free while a gang waits (or
-whatever is free, if the policy `displaces`), and at the end of a *round*: a counter window of the scenario. If the scenario offers decisions at the end of windows
-(`Disturbances(window_s=360, offer_at_windows=True)`), every round is planned; otherwise only those at whose end a gang
-waits.
+whatever is free, if the policy `displaces`), and at the end of a *round*: a counter window of the scenario. If the
+scenario offers decisions at the end of windows (`Disturbances(window_s=360, offer_at_windows=True)`), every round is
+planned; otherwise only those at whose end a gang waits.
 
 The plan is made in a host callback. No JAX runs in it, so several threads may call it. A batch of scenarios makes one
 call per step, which plans for the scenarios that need it (about 0.4 ms plus the time of the plan itself).
