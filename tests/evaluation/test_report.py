@@ -65,7 +65,7 @@ def test_unfairness_comes_first(report: Report) -> None:
 
 def test_a_fair_comparison_says_so(report: Report) -> None:
     charged = {
-        seed: dataclasses.replace(meta, disturbances={**meta.disturbances, "latency_s": 0.01})
+        seed: dataclasses.dataclasses.replace(meta, disturbances={**meta.disturbances, "latency_s": 0.01})
         for seed, meta in report.scenarios.items()
     }
     fair = changed(report, lambda r: {"scenarios": charged, "cheats": set()})
@@ -171,3 +171,15 @@ def test_runs_that_do_not_pair_up_are_refused(report: Report) -> None:
         with pytest.raises(InputError, match=message) as caught:
             changed(report, change)
         assert caught.value.hint
+
+
+def test_rounds_are_named() -> None:
+    shown = synthetic.report(seeds=range(2), jobs=4)
+    assert not any("round" in note for note in shown.notes())
+    in_rounds = {"offer_at_windows": True, "window_s": 360.0, "job_slots": 64}
+    metas = {
+        seed: dataclasses.replace(meta, disturbances={**meta.disturbances, **in_rounds})
+        for seed, meta in shown.scenarios.items()
+    }
+    again = Report(shown.runs, metas, set(), shown.command, shown.baseline)
+    assert again.notes()[0] == "Jobs are planned again after every round of 360 s; up to 64 of them are known."

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from symphony.problem.topologies import topology
 from symphony.problem.workload import Job, Task, TaskGraph, Workload
-from symphony.simulator.scenario_source import scenario, slots_for
+from symphony.simulator.scenario_source import ROUND_S, compared_scenarios, scenario, slots_for
+from symphony.simulator.scenarios import Disturbances
 from tests.scheduling.by_hand import chain, cluster, dot, work
 
 
@@ -30,3 +31,13 @@ def test_seeds_draw_workload_and_disturbances_alike() -> None:
     one, same, other = (scenario(machine, "eeg?jobs=2", seed) for seed in (1, 1, 2))
     assert one == same
     assert one.workload != other.workload and one.phases != other.phases
+
+
+def test_training_jobs_are_compared_in_rounds() -> None:
+    gpus, machine = topology("gpu24"), topology("machine")
+    (one,) = compared_scenarios(gpus, "training?jobs=4", [3])
+    assert (one.disturbances.window_s, one.disturbances.offer_at_windows) == (ROUND_S, True)
+    assert one.workload == scenario(gpus, "training?jobs=4", 3).workload
+    (given,) = compared_scenarios(gpus, "training?jobs=4", [3], Disturbances(window_s=60.0))
+    assert (given.disturbances.window_s, given.disturbances.offer_at_windows) == (60.0, False)
+    assert compared_scenarios(machine, "eeg?jobs=2", [0]) == [scenario(machine, "eeg?jobs=2", 0)]

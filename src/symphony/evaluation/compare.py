@@ -21,7 +21,7 @@ from symphony.scheduling.policy import Policy, check_instance
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
-from symphony.simulator.scenario_source import Draw, chosen_seeds, scenario
+from symphony.simulator.scenario_source import Draw, chosen_seeds, compared_scenarios
 from symphony.simulator.scenarios import Disturbances, Scenario, stack
 
 
@@ -43,8 +43,9 @@ def compare(
 
     `policies` maps names to policies or planners (`sy.Oracle`), or lists names of built-in ones. `workload` is a spec
     such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the
-    disturbances only). `objective`: weights for learned policies, such as "mean=1,tail=0.5". `progress` is called with
-    a policy's name and the share of its jobs that have finished.
+    disturbances only). Training jobs are planned in rounds of six minutes unless `disturbances` has a `window_s`.
+    `objective`: weights for learned policies, such as "mean=1,tail=0.5". `progress` is called with a policy's name and
+    the share of its jobs that have finished.
     """
     cluster = topologies.topology(topology) if isinstance(topology, str) else topology
     deciding, planning = split_planners(policies, objective)
@@ -52,7 +53,7 @@ def compare(
     numbers = chosen_seeds(seeds)
     if baseline is not None and baseline not in chosen:
         raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose one of {', '.join(chosen)}")
-    scenarios = [scenario(cluster, workload, seed, disturbances, job_slots) for seed in numbers]
+    scenarios = compared_scenarios(cluster, workload, numbers, disturbances, job_slots)
     batch = stack(scenarios) if deciding else None
     runs: list[RunRecord] = []
     for index, name in enumerate(deciding):

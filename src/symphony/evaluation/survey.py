@@ -35,7 +35,7 @@ from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Policy
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
-from symphony.simulator.scenario_source import chosen_seeds, scenario
+from symphony.simulator.scenario_source import chosen_seeds, compared_scenarios, scenario
 from symphony.simulator.scenarios import Disturbances, Scenario, stack
 
 SURVEY_FORMAT = "symphony.survey/1"
@@ -246,7 +246,7 @@ def survey(
 
         report(str(place), 0.0)
         cluster = topology(place.topology)
-        scenarios = [scenario(cluster, place.workload, seed, disturbances, job_slots) for seed in numbers]
+        scenarios = compared_scenarios(cluster, place.workload, numbers, disturbances, job_slots)
         suitable = {name: policy for name, policy in chosen.items() if suits(name, scenarios[0])}
         cells += _cells(place, suitable, scenarios, folder, report, skipped)
     if not cells:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import replace
 
 from symphony.lowering import family
 from symphony.problem import limits
@@ -13,6 +14,7 @@ from symphony.problem.workload import Workload
 from symphony.simulator.scenarios import Disturbances, Scenario, draw
 
 Draw = Callable[[Topology, int], Workload]  # a workload generator: topology and seed -> workload
+ROUND_S = 360.0  # of training jobs: the time after which policies may plan again
 GANGS_AT_ONCE = 2048  # the default number of job slots has room for about this many gangs
 
 
@@ -36,6 +38,26 @@ def scenario(
             hint="give a spec such as 'eeg', a sy.Workload, or a function of topology and seed that returns one",
         )
     return draw(topology, drawn, seed, disturbances or Disturbances(), job_slots=job_slots or slots_for(drawn))
+
+
+def compared_scenarios(
+    topology: Topology,
+    workload: Workload | Draw | str,
+    seeds: Sequence[int],
+    disturbances: Disturbances | None = None,
+    job_slots: int | None = None,
+) -> list[Scenario]:
+    """A scenario for each seed, in which policies are compared.
+
+    Jobs that can be preempted are planned in rounds: unless `window_s` is given, windows take ROUND_S, and a decision
+    is offered at the end of each. (Windows as long as a typical gang would be rounds of hours.)
+    """
+    drawn = [scenario(topology, workload, seed, disturbances, job_slots) for seed in seeds]
+    given = disturbances or Disturbances()
+    if given.window_s is not None or not any(one.workload.preemptible for one in drawn):
+        return drawn
+    rounds = replace(given, window_s=ROUND_S, offer_at_windows=True)
+    return [draw(one.topology, one.workload, one.seed, rounds, job_slots=one.job_slots) for one in drawn]
 
 
 def slots_for(workload: Workload) -> int:

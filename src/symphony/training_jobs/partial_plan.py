@@ -154,6 +154,15 @@ class PartialPlan:
         """Empty devices that may be given to a row."""
         return np.flatnonzero(self.openings.holds == EMPTY_GPU)
 
+    def empty_devices(self, kind: int, count: int) -> tuple[int, ...]:
+        """`count` empty devices of a kind that has as many, on one machine if possible."""
+        some = self.openings.on_one_machine(kind, count)
+        if not len(some):  # the machines with the most
+            able = np.flatnonzero((self.openings.holds == EMPTY_GPU) & (self.kind == kind))
+            most = self.openings.vacant[self.p.machine[able], kind]
+            some = able[np.lexsort((able, self.p.machine[able], -most))[:count]]
+        return tuple(int(device) for device in some)
+
     def put(self, row: int, devices: tuple[int, ...]) -> None:
         """Place a row on devices."""
         for device in devices:
@@ -208,12 +217,7 @@ class PartialPlan:
             if len(here) == count and vacant[list(here)].all() and self.kind[here[0]] == kind:
                 chosen = here
             else:
-                some = self.openings.on_one_machine(int(kind), count)
-                if not len(some):  # the machines with the most
-                    able = np.flatnonzero(vacant & (self.kind == kind))
-                    most = self.openings.vacant[p.machine[able], kind]
-                    some = able[np.lexsort((able, p.machine[able], -most))[:count]]
-                chosen = tuple(int(device) for device in some)
+                chosen = self.empty_devices(int(kind), count)
             speed = p.rate[row, kind]
             # If no machine is large enough, rates already are those of a spread gang (`planner.attainable_speeds`).
             if len(set(p.machine[list(chosen)])) > 1 and self.shares and self.widest[kind] >= count:

@@ -5,14 +5,20 @@ believed speed on that GPU beside those neighbours, relative to the job's best. 
 jobs wait for the GPUs it occupies (`progress_weights`). With enough GPUs for all, jobs go where they gain most;
 otherwise the job that finishes soonest comes first.
 
-1. *Exactly*, up to MAX_EXACT_JOBS jobs: an integer program (`assignment.py`). Jobs of higher priority are planned
-   first, and among these the jobs that have waited longer than `patience_s`.
-2. *Greedily*, for the remaining jobs, between rounds, and with more jobs: in the order of remaining GPU time, each job
-   goes where it adds most value, alone or beside another.
-3. *Exploration*: a few jobs try GPUs where they may be faster than believed (`exploration.py`).
+1. *Exactly*, up to MAX_EXACT_JOBS jobs: an integer program (`assignment.py`), at the end of a round. Jobs of higher
+   priority are planned first, and among these the jobs that have waited too long (`overdue_rows`).
+2. *Greedily*, for the remaining jobs, between rounds, and with more jobs: in the order of remaining time, each job goes
+   where it adds most value, alone or beside another.
+3. *Displacement*: jobs that still wait take the place of running jobs with more time left, if that pays
+   (`displacement.py`). Where all GPUs are alike and nothing shares, this and 2 are the whole plan.
+4. *Exploration*: a few jobs try GPUs where they may be faster than believed (`exploration.py`).
 
 Moving a running job costs its checkpoint: a job elsewhere is worth less, by that time over the time that it is likely
-to stay (`horizon_s`). Between rounds no running job is moved; devices that become free go to waiting jobs.
+to stay (`horizon_s`). Between rounds no running job is moved to other GPUs.
+
+No job waits without bound. Jobs that have waited for `patience_s` come first, the longest wait first, on up to
+OVERDUE_SHARE of the GPUs. Running for one second makes up for PAYBACK seconds of waiting, and an overdue job keeps its
+place until half of its waiting is made up for.
 
 Speeds are those of `Observation.believed`. Sharing counts as `caution` deviations worse than believed, so that
 uncertain pairs do not share. Without beliefs, speeds are those of the profiles, and no GPU is shared. Gangs of several
@@ -26,6 +32,7 @@ import numpy as np
 
 from symphony.problem.errors import InputError
 from symphony.training_jobs.assignment import assign
+from symphony.training_jobs.displacement import displace
 from symphony.training_jobs.exploration import Exploration, explore
 from symphony.training_jobs.partial_plan import PartialPlan, largest_machine
 from symphony.training_jobs.placer import Placer
@@ -41,6 +48,8 @@ from symphony.training_jobs.round_planning import (
 )
 
 MAX_EXACT_JOBS = 128  # up to which plans are exact
+OVERDUE_SHARE = 0.25  # of the GPUs: at most so many come first for jobs that have waited too long, or one such job
+PAYBACK = 4.0  # seconds of waiting that one second of running makes up for
 RESIDUAL_DECAY = 0.3  # weight of the newest round in the moving average of residuals
 
 
@@ -79,10 +88,21 @@ def progress_weights(p: PlanInputs) -> np.ndarray:
     return np.where(runs, 1 + p.workers * lacks * later / gpus, 0.0)
 
 
+def overdue_rows(p: PlanInputs, waited_s: np.ndarray, patience_s: float) -> np.ndarray:
+    """The rows that come first because they have waited too long [M]."""
+    late = np.where(p.standing == RUNS, waited_s > patience_s / 2, (p.standing == WAITS) & (waited_s > patience_s))
+    ranked = np.lexsort((p.job, -np.where(late, waited_s, 0.0)))
+    gpus = np.cumsum(np.where(late, p.workers, 0)[ranked])
+    first = np.zeros(len(late), bool)
+    first[ranked] = (gpus <= OVERDUE_SHARE * p.up.sum()) | (np.arange(len(late)) == 0)
+    return first & late
+
+
 class Planner(HostPlanner):
     """Plans every round by the believed speeds."""
 
     patience_s: float = eqx.field(default=86_400.0, static=True)  # waiting time after which a job comes first
+    tails: float = eqx.field(default=0.5, static=True)  # 0: short mean completion, 1: few large slow-downs
     # `caution` and `exploration` were chosen on the tuning seeds of `benchmarks.training_jobs`.
     horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay on its devices
     caution: float = eqx.field(default=4.0, static=True)  # deviations below belief, at which sharing counts
@@ -94,10 +114,17 @@ class Planner(HostPlanner):
         self.exploration.check()
         if not self.caution >= 0:
             raise InputError(f"caution is {self.caution!r}", where="Planner", hint="write a number, 0 or more")
+        if not 0 <= self.tails <= 1:
+            raise InputError(f"tails is {self.tails!r}", where="Planner", hint="write a number from 0 to 1")
 
     def sizes(self, kinds: int) -> tuple[int, int]:
         """Columns of the book: waiting time (and `speed_residuals`); of the memo: number of trials so far."""
         return 1 if self.placer is None else 3, 1
+
+    @property
+    def displaces(self) -> bool:
+        """Between rounds, jobs may take the place of others (`displacement.py`)."""
+        return self.placer is None
 
     def plan(self, inputs: PlanInputs) -> RoundPlan:
         """Place all jobs at the end of a round; in between, only waiting ones."""
@@ -107,14 +134,18 @@ class Planner(HostPlanner):
         seats = SeatAllocation(p)
         waited = p.book[:, 0]
         # The previous plan may be days old, so the waiting time since then is bounded by the age of the job.
-        waited[:] = np.where(p.standing == WAITS, waited + np.minimum(p.since_s, p.age_s), 0.0)
+        waited += np.where(p.standing == WAITS, np.minimum(p.since_s, p.age_s), -PAYBACK * p.ran_s)
+        np.maximum(waited, 0.0, out=waited)
         board = PartialPlan(p, seats, progress_weights(p), self.horizon_s)
-        overdue = np.where(waited > self.patience_s, waited, 0.0)
+        overdue = overdue_rows(p, waited, self.patience_s)
+        tier = 2 * p.priority + overdue
         soonest = min_remaining_s(p)
         with np.errstate(invalid="ignore"):
-            order = np.lexsort((p.job, soonest * np.maximum(p.workers, 1), -overdue, -p.priority))
+            # Between the shortest time and the fewest GPU-seconds: the former is better for slow-downs.
+            order = np.lexsort((p.job, soonest * np.sqrt(np.maximum(p.workers, 1)), -waited * overdue, -tier))
         order = order[np.isin(p.standing[order], (WAITS, RUNS)) & np.isfinite(soonest[order])]
-        if not p.boundary:
+        alike = self.placer is None and not board.shares and len(set(p.kind[p.up].tolist())) <= 1
+        if not p.boundary or alike:
             for row in rows_of(p.standing == RUNS):
                 board.put(row, seats.where(row))
             # A job that was preempted to be moved waits while it is saved. Its devices are reserved.
@@ -123,13 +154,15 @@ class Planner(HostPlanner):
                     board.put(row, devices)
         elif self.placer is not None or len(order) <= MAX_EXACT_JOBS:
             residual = speed_residuals(p, seats) if self.placer is not None else np.zeros(0)
-            for rows in _tiers(order, p.priority, overdue > 0):
+            for rows in (order[tier[order] == t] for t in sorted(set(tier[order].tolist()), reverse=True)):
                 made = assign(board, rows) if self.placer is None else self.placer.assign(board, rows, residual)
                 for row, devices in made.items():
                     board.put(row, devices)
         for row in (int(r) for r in order) if not (p.boundary and self.placer) else ():
             if row not in board.at and (devices := board.best_place(row)[0]):
                 board.put(row, devices)
+        if self.placer is None:
+            displace(board, order, tier, self.tails)
         if p.boundary and self.exploration.how != "none":
             board.use_beliefs(p._replace(beside=inputs.beside))
             p.memo[0] += len(explore(board, self.exploration, int(p.seed)))
@@ -151,9 +184,3 @@ def speed_residuals(p: PlanInputs, seats: SeatAllocation) -> np.ndarray:
             residual[row] += RESIDUAL_DECAY * (off - residual[row])
     before[:] = p.left
     return residual
-
-
-def _tiers(order: np.ndarray, priority: np.ndarray, overdue: np.ndarray) -> list[np.ndarray]:
-    """Rows in this order, in groups; each group is planned before the next."""
-    rank = 2 * priority[order] + overdue[order]
-    return [order[rank == r] for r in sorted(set(rank.tolist()), reverse=True)]

@@ -2,10 +2,10 @@
 
 Some schedulers solve a linear program or a matching. A subclass of `HostPlanner` gets `PlanInputs` (the cluster and the
 gangs that run or wait) and returns a `RoundPlan`. This file requests a plan when one is due, preempts gangs that run
-elsewhere, and places the others. A plan is due when time has passed and devices are free while a gang waits, and at the
-end of a *round*: a counter window of the scenario. If the scenario offers decisions at the end of windows
-(`Disturbances(window_s=360, offer_at_windows=True)`), every round is planned; otherwise only those at whose end a gang
-waits.
+elsewhere, and places the others. A plan is due when time has passed and devices are free while a gang waits (or
+whatever is free, if the policy `displaces`), and at the end of a *round*: a counter window of the scenario. If the
+scenario offers decisions at the end of windows (`Disturbances(window_s=360, offer_at_windows=True)`), every round is
+planned; otherwise only those at whose end a gang waits.
 
 The plan is made in a host callback. No JAX runs in it, so several threads may call it. A batch of scenarios makes one
 call per step, which plans for the scenarios that need it (about 0.4 ms plus the time of the plan itself).
@@ -222,6 +222,11 @@ class HostPlanner(Policy):
         return True
 
     @property
+    def displaces(self) -> bool:
+        """Whether a plan is due between rounds, while a gang waits, even if no device is free."""
+        return False
+
+    @property
     def packs(self) -> bool:
         """Whether `PlanInputs.need` is filled in."""
         return False
@@ -260,7 +265,7 @@ class HostPlanner(Policy):
         partly = (core.status == PLACING).any()
         boundary = core.windows != state.windows
         stale = (observation.now.minus(state.at) > 0) | (gang != state.gang).any() | (job != state.job).any()
-        free = idle_devices(observation).any() | (core.status == SAVING).any()
+        free = idle_devices(observation).any() | (core.status == SAVING).any() | self.displaces
         due = (stale & free & observation.candidates.any()) | (boundary & self.preempts)
         due &= ~partly
 
