@@ -288,8 +288,9 @@ class World:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def _damage(self) -> None:
-        """A digit of an event changes while no service runs; not of one that accepts a job, which would be lost."""
-        path, kind = self.folder / "journal.sqlite", self.rng.choice(("begun", "restarted", "finished", "ended"))
+        """A digit of an event changes while no service runs."""
+        path = self.folder / "journal.sqlite"
+        kind = self.rng.choice(("accepted", "begun", "restarted", "finished", "ended"))
         if not path.exists():
             return
         with closing(sqlite3.connect(path)) as connection:

@@ -15,12 +15,16 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _SET_CHILD_SUBREAPER, _SET_DUMPABLE = 36, 4  # of prctl(2)
 ENGINE_VARIABLE = "SYMPHONY_ENGINE"  # environment variable of the processes of an engine: names its folder
 FIRST_TO_KILL = 1000  # of oom_score_adj: where memory runs out, the kernel kills such processes first
 ENDING_S = 5.0  # for killed processes to end
+try:
+    _call_prctl: Any = ctypes.CDLL(None, use_errno=True).prctl  # before the forks: each would load it again
+except (OSError, AttributeError):
+    _call_prctl = None
 _PAGE, _TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
@@ -50,10 +54,7 @@ def stay_readable() -> bool:
 
 
 def _prctl(what: int, value: int) -> bool:
-    try:
-        return ctypes.CDLL(None, use_errno=True).prctl(what, value, 0, 0, 0) == 0
-    except (OSError, AttributeError):
-        return False
+    return _call_prctl is not None and _call_prctl(what, value, 0, 0, 0) == 0
 
 
 def be_killed_first() -> None:

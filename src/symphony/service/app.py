@@ -136,7 +136,7 @@ class InvalidBody(Exception):
 class BoundedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        model = None if self.body_field is None else self.body_field.field_info.annotation
+        model: Any = None if self.body_field is None else self.body_field.field_info.annotation
 
         async def bounded(request: Request) -> Response:
             bounded_request = BoundedRequest(request.scope, request.receive)

@@ -32,6 +32,14 @@ POOL_TIMEOUT_S = 5.0  # for which a request waits for a connection
 MIGRATION_LOCK = Lock()  # Alembic has global state: one thread at a time
 
 
+# Made once: to make a statement takes longer than to execute it.
+_ADVANCE = (
+    sa.update(tables.journal)
+    .where(tables.journal.c.epoch == sa.bindparam("mine"), tables.journal.c.turn == sa.bindparam("last"))
+    .values(turn=sa.bindparam("next"))
+)
+
+
 class LockHeldError(OSError):
     """The database still gives the lock to a connection that is gone. Try again."""
 
@@ -218,9 +226,9 @@ class Hold:
         Raises if another process has taken over the journal.
         """
         rows = tables.journal.c
-        mine = sa.update(tables.journal).where(rows.epoch == self.epoch)
-        if connection.execute(mine.where(rows.turn == turn - 1).values(turn=turn)).rowcount:
+        if connection.execute(_ADVANCE, {"mine": self.epoch, "last": turn - 1, "next": turn}).rowcount:
             return turn - 1
+        mine = sa.update(tables.journal).where(rows.epoch == self.epoch)
         row = connection.execute(sa.select(rows.epoch, rows.turn)).first()
         if row is None or row.epoch != self.epoch:
             raise taken_over(self.engine.url.render_as_string(hide_password=True))

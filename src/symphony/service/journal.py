@@ -170,7 +170,7 @@ def _restore(database: sa.Engine, state: State, job: int, copies: dict[int, Jour
     with database.connect() as connection:
         text = connection.scalar(sa.select(tables.payloads.c.accepted).where(tables.payloads.c.job == job))
     try:
-        row = json.loads(text)
+        row = json.loads(text or "null")
         stored = row.pop("checksum")
         if stored != _checksum(*row.values()) or (row["job"], row["kind"]) != (job, ACCEPTED):
             return

@@ -78,12 +78,13 @@ class Transaction:
         """Insert rows that do not exist yet."""
         self._many(_merge(table, self.dialect), rows)
 
-    def do(self, statement: sa.Executable) -> None:
-        self.rows.append((statement, None))
+    def do(self, statement: sa.Executable, **values: Any) -> None:
+        """Execute a statement, with values for its `bindparam`s."""
+        self.rows.append((statement, values or None))
 
     @property
     def size(self) -> int:
-        return len(self.events) + sum(len(values or ()) or 1 for _, values in self.rows)
+        return len(self.events) + sum(len(values) if isinstance(values, list) else 1 for _, values in self.rows)
 
     def _many(self, statement: sa.Executable, rows: tuple[dict[str, Any], ...]) -> None:
         """Consecutive rows of the same kind share one statement."""
@@ -265,7 +266,7 @@ class Ledger:
                 log.error("the database had lost %d transactions; they are repeated", len(missing))
             for one in [*missing, entry]:
                 if one.events:
-                    connection.execute(sa.insert(tables.events), [row_of(event) for event in one.events])
+                    connection.execute(_insert(tables.events), [row_of(event) for event in one.events])
                 for statement, values in one.rows:
                     connection.execute(statement, values)
 

@@ -44,7 +44,7 @@ PROBED = 100_000  # rows to search for beyond the readable ones, if an end of a 
 UNREADABLE_FILE = (sqlite3.DatabaseError, UnicodeDecodeError)  # the latter in messages, which quote the file
 AUDIT_TRIGGER = "symphony_audit_refuses"  # function of migration 0003
 PAGE_ROWS = 1_024  # above the rows of a page of PostgreSQL
-UNREADABLE = ("XX", "58", "22")  # classes of its errors: damage, errors of the disk, values that are none
+DAMAGE_CLASSES = ("XX", "58", "22")  # classes of its errors: damage, errors of the disk, values that are none
 
 
 @contextmanager
@@ -404,7 +404,7 @@ def _copy_pages(connection: sa.Connection, old: str, name: str, columns: str, re
             with connection.begin_nested():
                 connection.exec_driver_sql(f"{text} ON CONFLICT DO NOTHING")
         except sa.exc.DBAPIError as error:
-            if error.connection_invalidated or getattr(error.orig, "sqlstate", "")[:2] not in UNREADABLE:
+            if error.connection_invalidated or getattr(error.orig, "sqlstate", "")[:2] not in DAMAGE_CLASSES:
                 raise
             return False
         return True

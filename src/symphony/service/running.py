@@ -70,6 +70,11 @@ MAX_CACHED_GRAPHS = 256  # graphs of accepted jobs that are held in memory until
 # kills the service would do so for ever. One crash may be a power cut, and two an operator in a hurry.
 MAX_DEATHS = 3
 AGAIN = "to run it again, submit it again"
+# Made once: to make a statement takes longer than to execute it.
+_FORGET_BODY = sa.update(tables.payloads).where(tables.payloads.c.job == sa.bindparam("of")).values(body=None)
+_FORGET_OUTPUTS = sa.delete(tables.outputs).where(
+    tables.outputs.c.job == sa.bindparam("of"), tables.outputs.c.task.not_in(sa.bindparam("kept", expanding=True))
+)
 
 
 @dataclass(frozen=True)
@@ -537,10 +542,9 @@ class JobRunner:
         kept = job.outputs if status == DONE else ()
         progress = {"step": job.step, "saved": job.saved} if job.steps else {}
         entry.add(ENDED, job.id, status=status, error=None if error is None else _dump(error), **progress)
-        entry.do(sa.update(tables.payloads).where(tables.payloads.c.job == job.id).values(body=None))
+        entry.do(_FORGET_BODY, of=job.id)
         if job.tasks > len(set(kept)):
-            rows = tables.outputs.c
-            entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task.not_in(kept)))
+            entry.do(_FORGET_OUTPUTS, of=job.id, kept=list(kept))
         large = self._large.pop(job.id, None)
         if large is not None:
             results = {name for task in kept for name in large.get(task, ())}
