@@ -280,7 +280,7 @@ PRINTED = {
     "docs/guides/policies.md": ["long memory"],
     "docs/guides/running.md": ["job 1 ('sample'): done after", "mean-0  on here/", "2.0"],
     "docs/guides/service.md": ["84", "doubling 42"],
-    "docs/guides/telemetry.md": ["predicted wrongly", "\n0.5\n", "nan"],
+    "docs/guides/telemetry.md": ["predicted wrongly", "\n0.5\n"],
     "docs/guides/training-jobs.md": ["[3."],
     "docs/guides/traces.md": ["60 jobs, format symphony"],
     "docs/guides/workloads.md": ["jobs of 32 graphs"],

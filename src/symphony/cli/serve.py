@@ -19,7 +19,7 @@ from symphony.cli.terminal import print_json
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.problem.extras import needs_extra
-from symphony.service.address import check_address
+from symphony.service.address import check_address, is_loopback
 from symphony.service.client import ADDRESS_FILE, DEFAULT_PORT, default_folder
 from symphony.service.tls import CERTIFICATE_FILE, TlsFiles
 
@@ -92,13 +92,7 @@ def serve(
     check_address(host, port)
     with needs_extra("service", "symphony serve"):
         from symphony.service import logs, tokens
-        from symphony.service.connections import is_loopback, raise_descriptor_limit
         from symphony.service.database import open_database
-        from symphony.service.service import Limits, Service
-        from symphony.service.serving import serve as run
-    from symphony.engines.local import LocalEngine
-    from symphony.problem.program_cache import keep_programs
-    from symphony.runtime.cluster import ray_engine
 
     keep_private(folder)
     opened = open_database(database, folder)
@@ -111,6 +105,14 @@ def serve(
             f"{host} can be reached from other machines, and no user there has a token",
             hint="create one: symphony token create NAME; or serve on 127.0.0.1",
         )
+    with needs_extra("service", "symphony serve"):  # JAX among them: after all checks
+        from symphony.service.connections import raise_descriptor_limit
+        from symphony.service.service import Limits, Service
+        from symphony.service.serving import serve as run
+    from symphony.engines.local import LocalEngine
+    from symphony.problem.program_cache import keep_programs
+    from symphony.runtime.cluster import ray_engine
+
     logs.configure(log_format, log_level)
     if os.geteuid() == 0 and run_as == "service":
         log.warning("serving as root: every user with a token can do anything on this machine; serve as another user")

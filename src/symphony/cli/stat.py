@@ -56,8 +56,7 @@ def stat(
             "--interval-print",
             metavar="MS",
             min=1,
-            help="Print every MS milliseconds. Estimates use the windows that follow, so they are printed two windows "
-            "(of at most 100 ms) late; the last ones at the end.",
+            help="Print every MS milliseconds, two windows (of at most 100 ms) late.",
         ),
     ] = None,
     system_wide: Annotated[bool, typer.Option("-a", "--all-cpus", help="Count all CPUs.")] = False,
@@ -120,9 +119,8 @@ def stat(
 ) -> None:
     """Count events like `perf stat`, with 95% intervals.
 
-    If there are more events than counters, Linux counts them in turn and scales the counts up. That is wrong by tens of
-    per cent if the program changes its behaviour. Here, counts are inferred from all readings together and from
-    identities between the CPU's events: sums of other events are not counted, and parts add up to their totals.
+    Events that take turns with a counter are not scaled up: counts are inferred from all readings together and from
+    identities between the CPU's events.
     """
     target = StatTarget(tuple(command or ()), system_wide, _cpus(cpus), _process_numbers(pids), per_cpu)
     _check(target, replay is not None)

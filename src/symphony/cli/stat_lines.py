@@ -214,7 +214,7 @@ def shown(row: StatRow, unsupported: bool = False) -> tuple[str, str]:
         return (NOT_SUPPORTED if unsupported else NOT_COUNTED), ""
     half, skewed = row.half_width, _is_skewed(row)
     if row.kind == "event" and not row.unit:
-        decimals = 1 if row.runs > 1 and abs(row.value) < 100 else 0  # a mean
+        decimals = 1 if row.runs > 1 and row.value < 100 and row.value % 1 else 0  # a mean
         return f"{row.value:,.{decimals}f}", _relative_ends(row) if skewed else _relative(half, row.value)
     most = 2 if row.unit in ("%", "msec") else 4 if abs(row.value) >= 0.01 else 7
     whole = row.value == round(row.value) or (row.kind == "event" and row.unit in ("us", "bytes"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from typing import TypeVar
 
@@ -22,6 +23,13 @@ def bind(host: str, port: int, kind: type[SocketType]) -> SocketType:
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{host}:{port} cannot be used: {reason}", hint="--port 0 takes a free one") from None
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_address(host: str, port: int) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import logging
 import os
 import resource
@@ -29,6 +28,7 @@ from weakref import WeakSet
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from symphony.problem.errors import BusyError
+from symphony.service.address import is_loopback
 from symphony.service.service import Patience
 from symphony.service.wire import ErrorView, Refusal
 
@@ -320,13 +320,6 @@ def has_unread(peer: Any) -> bool:
     readable = select.poll()
     readable.register(peer, select.POLLIN)
     return bool(readable.poll(0))
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _refusal() -> bytes:

@@ -11,6 +11,7 @@ from symphony.problem.errors import InputError
 from symphony.telemetry.events import Catalogue, Metric
 from symphony.telemetry.expressions import key
 
+NO_LEVELS_HINT = "add the listing of this CPU, if that has them: symphony catalogue add PATH"
 _GROUP = "_group"
 _LEVEL = re.compile(r"(?:topdown|pipeline)_?l([0-9]+)", re.IGNORECASE)
 
@@ -30,7 +31,7 @@ def tree(catalogue: Catalogue, deepest: int) -> dict[str, int]:
     listed = {key(metric.name): metric for metric in catalogue.metrics if 1 <= level(metric) <= deepest}
     if not any(level(metric) == deepest for metric in listed.values()):
         levels = sorted({level(metric) for metric in catalogue.metrics} - {0})
-        hint = f"it has {', '.join(map(str, levels))}: --level {levels[-1]}" if levels else "-M NAME for other metrics"
+        hint = f"it has {', '.join(map(str, levels))}: --level {levels[-1]}" if levels else NO_LEVELS_HINT
         raise InputError(f"{catalogue.name} has no level {deepest} of the top-down method", hint=hint)
     found: dict[str, int] = {}
 
