@@ -28,7 +28,10 @@ from benchmarks.common import keep
 
 HERE = Path(__file__).parent
 LIMIT_S = 60.0  # what `--quick` promises, on 2 cores that have nothing else to do
-POSITIONAL = {"weights": ("weights",)}  # arguments beside --quick; files are written to a folder that is deleted
+POSITIONAL = {
+    "weights": ("weights",),
+    "decima": ("decima",),
+}  # arguments beside --quick; files are written to a folder that is deleted
 OURS = ("symphony", "benchmarks")
 
 

@@ -127,6 +127,16 @@ def test_who_may_be_held_no_longer_is_looked_at_though_others_come_first() -> No
     assert decision(policy, books.observe(policy=policy))[0] == PLACE
 
 
+def test_who_is_overdue_goes_first_whatever_the_weights_prefer() -> None:
+    """Weights that take the longest job first, 100 s on the FPGA. A job of 1 s beside them is far behind after 50."""
+    policy = eqx.tree_at(lambda p: p.network.remaining, silent(), jnp.asarray(-100.0))
+    books = shared_books(work(*[dot("any", units=200.0)] * 5, dot("any", units=2.0)))
+    books.pass_time(1.0)
+    assert decision(policy, books.observe(policy=policy))[1] < 5
+    books.pass_time(49.0)
+    assert decision(policy, books.observe(policy=policy))[:2] == (PLACE, 5)
+
+
 def test_it_waits_if_there_is_nothing_to_place() -> None:
     books = shared_books(work(dot("any")), arrived=0)
     assert decision(silent(), books.observe(policy=silent()))[0] == WAIT

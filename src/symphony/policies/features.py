@@ -44,6 +44,7 @@ from symphony.scheduling.graph_tables import (
     reading_gangs,
     seconds_per_byte,
 )
+from symphony.scheduling.guard import overdue_jobs, trusted
 from symphony.scheduling.holding import holding
 from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, first, first_min, smallest, take
 from symphony.scheduling.policy import Observation, by_device, idle_devices, movable
@@ -268,6 +269,10 @@ def shortlist(
     core = observation.core
     allowed = observation.candidates.reshape(core.job.shape[0], -1)
     allowed &= (core.priority == jnp.where(allowed.any(axis=1), core.priority, -(2**31)).max())[:, None]
+    slow = (j.age_s + j.path_s) / take(observation.workload.isolated, core.graph)
+    late = allowed & overdue_jobs(j.there, slow)[:, None]
+    allowed = jnp.where(late.any(), late, allowed)
+    overdue &= allowed.reshape(-1)
     tail = jnp.where(allowed, g.tail[core.graph], 0)
     behind = 1 - tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12)  # 0 for a job's most critical gang
     short = j.path_s / (j.path_s + g.scale)  # below 1, and less for shorter jobs
@@ -387,6 +392,7 @@ def pair_features(
         some = None if every_device else likely_devices(observation, gang, able, evaluated)
         p = trained_parts(observation, gang, mean, some)
         able = able if some is None else (some >= 0) & take(able, some)
+        able = trusted(observation, gang, able, some)
         at = smallest(jnp.where(able, p.finish, jnp.inf), count)
         p = jax.tree.map(lambda x: take(x, at), p)
         device = at if some is None else jnp.where(at >= 0, take(some, at), -1)

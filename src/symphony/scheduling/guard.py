@@ -1,0 +1,59 @@
+"""What learned policies may not choose, whatever their weights (how long they may wait: `scheduling/holding.py`).
+
+**Placement.** A gang may go to a device if its estimated cost there (`scheduling/estimate.py`: seconds until it
+finishes, and those by which it delays others) is at most
+
+    (1 + MAX_REGRET) · least cost on any device + MAX_DEVIATIONS · deviation of that cost
+
+so that a policy may leave the best device as far as that is in doubt, and a little further. A worker that has run
+for longer than estimated would seem to be done at once; here it counts with OVERRUN of the time for which it has run.
+
+**Order.** A job is overdue once its slow-down, if it went on alone from now, is MAX_DELAY times the mean of the others
+in the system. While an overdue job has gangs to place, only those may be placed. Slow-downs grow alike under load: so
+jobs may overtake others at any load, but not for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float
+
+from symphony.scheduling.estimate import SomeDevices, estimate_parts
+from symphony.scheduling.feasible import open_devices
+from symphony.scheduling.indexing import IntScalar, first_min, take
+from symphony.scheduling.policy import Observation
+
+MAX_REGRET, MAX_DEVIATIONS, MAX_DELAY = 0.5, 2.0, 8.0  # chosen; docs/lab/harmless.md
+OVERRUN = 0.1  # about the error of a profile
+
+
+def trusted(
+    observation: Observation, gang: IntScalar, able: Bool[Array, " some"], devices: SomeDevices = None
+) -> Bool[Array, " some"]:
+    """Devices among the `able` ones that a gang may be placed on: the best one, and those not far behind it."""
+    parts = estimate_parts(observation, gang, observation.background, observation.background_std, devices)
+    wait_s = overrun_s(observation)
+    parts = replace(parts, queue=jnp.maximum(parts.queue, wait_s if devices is None else take(wait_s, devices)))
+    able &= jnp.isfinite(parts.cost)
+    least, best = first_min(jnp.where(able, parts.cost, jnp.inf))
+    doubt = take(parts.std, jnp.minimum(best, able.shape[0] - 1))
+    return able & (parts.cost <= (1 + MAX_REGRET) * least + MAX_DEVIATIONS * doubt)
+
+
+def overrun_s(observation: Observation) -> Float[Array, " devices"]:
+    """Seconds until a slot of each device is free, at least, by how long its workers have run; 0 if one is free."""
+    core, t = observation.core, observation.topology
+    ran = jnp.where(core.lane_holds >= 0, observation.now.minus(core.lane_since), 0)
+    least = jax.ops.segment_min(jnp.where(t.lane_exists, ran, jnp.inf), t.lane_device, t.exists.shape[0])
+    return jnp.where(open_devices(core) | ~jnp.isfinite(least), 0, OVERRUN * least)
+
+
+def overdue_jobs(there: Bool[Array, " jobs"], slow: Float[Array, " jobs"]) -> Bool[Array, " jobs"]:
+    """Jobs that are `there` and whose slow-down is far above the mean of the others."""
+    slow = jnp.where(there, slow, 0)
+    others = jnp.maximum(there.sum() - 1, 1)
+    return there & (slow > MAX_DELAY * jnp.maximum((slow.sum() - slow) / others, 1))

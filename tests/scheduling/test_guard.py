@@ -1,0 +1,89 @@
+"""What no weights may choose, in situations worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from symphony.problem.workload import Kernel, Profile
+from symphony.scheduling.guard import MAX_DELAY, overdue_jobs, trusted
+from symphony.scheduling.policy import Observation, place
+from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, KERNELS, chain, dot, shared_books, work
+
+_trusted = jax.jit(trusted)
+
+
+def allowed(shown: Observation, gang: int = 0) -> set[int]:
+    found = np.asarray(_trusted(shown, jnp.asarray(gang), shown.feasible(jnp.asarray(gang))))
+    return set(np.flatnonzero(found).tolist())
+
+
+def test_a_device_that_is_far_slower_than_the_best_is_not_allowed() -> None:
+    """4 s on a CPU, 1 s on the GPU, 1 s on the FPGA with its set-up."""
+    assert allowed(shared_books(work(dot("any"))).observe()) == {GPU, FPGA}
+
+
+def test_what_counts_is_when_it_would_finish_not_how_fast_the_device_is() -> None:
+    """The inputs lie at the CPUs, 4 s there; GPU and FPGA would fetch them for 8 s first. Then the GPU has a queue."""
+    assert allowed(shared_books(work(chain(size=8 * GB))).observe()) == {CPU0, CPU1}
+    books = shared_books(work(*[dot("any")] * 5))
+    books.fail(FPGA)
+    for gang in range(2):
+        assert books.decide(place(gang, GPU))
+    assert allowed(books.observe(), 2) == {CPU0, CPU1, GPU}, "3 s against 4: within half"
+
+
+def test_the_best_of_what_is_left_is_always_allowed() -> None:
+    books = shared_books(work(dot("any")))
+    for device in (GPU, FPGA, CPU0):
+        books.fail(device)
+    assert allowed(books.observe()) == {CPU1}
+
+
+def test_a_worker_that_is_late_is_not_taken_to_be_done_at_once() -> None:
+    """Gang 0 should have left the GPU after 1 s. After 21 s it is expected for 2.1 s more, so that 4 s on a CPU are not
+    too late for the next one."""
+    books = shared_books(work(dot("any"), dot("any")))
+    books.fail(FPGA)
+    assert books.decide(place(0, GPU))
+    books.start(0)
+    books.pass_time(1.0)
+    assert allowed(books.observe(), 1) == {GPU}
+    books.pass_time(20.0)
+    assert allowed(books.observe(), 1) == {CPU0, CPU1, GPU}
+
+
+@pytest.mark.parametrize(("deviation", "expected"), [(0.0, {CPU1}), (2.0, {CPU0, CPU1})])
+def test_where_the_estimate_is_in_doubt_more_is_allowed(deviation: float, expected: set[int]) -> None:
+    """2 s on either CPU, and 4 s of work ahead on one: three times as late. It asks for 0.6 of their memory: with a
+    load by others of 0 ± 2, it takes 3.2 ± 2.1 s."""
+    books = shared_books(work(*[dot("cpu only")] * 5))
+    for gang in range(4):
+        assert books.decide(place(gang, CPU0))
+    shown = books.observe()
+    doubtful = replace(shown, background_std=jnp.full(shown.background_std.shape, deviation))
+    assert allowed(doubtful, 4) == expected
+
+
+def test_doubt_about_a_device_is_no_reason_to_go_there() -> None:
+    """1 s on the GPU, for sure; on a CPU 5.6 ± 5.6 s, since it would need memory that others may load."""
+    kernel = Kernel("any", {"cpu": Profile(2.0, demand={"memory": 6 * GB}), "gpu": Profile(1.0), "fpga": Profile(9.0)})
+    shown = shared_books(replace(work(dot("any")), kernels=(kernel, *KERNELS[1:]))).observe()
+    doubtful = replace(shown, background_std=jnp.full(shown.background_std.shape, 5.0))
+    assert allowed(doubtful) == {GPU}
+
+
+def test_a_job_is_overdue_once_its_slow_down_is_far_above_that_of_the_others() -> None:
+    there = jnp.asarray([True, True, True, False])
+
+    def overdue(*slow: float) -> list[bool]:
+        return np.asarray(overdue_jobs(there, jnp.asarray([*slow, 99.0]))).tolist()
+
+    assert overdue(2.0, 4.0, 3 * MAX_DELAY + 0.1) == [False, False, True, False]
+    assert overdue(2.0, 4.0, 3 * MAX_DELAY - 0.1) == [False] * 4
+    assert overdue(20.0, 40.0, 3 * MAX_DELAY + 0.1) == [False] * 4, "under load, all are slower"
+    assert overdue(0.5, 0.5, MAX_DELAY - 0.1) == [False] * 4, "nobody is slower than alone"
