@@ -13,6 +13,7 @@ from pathlib import Path
 from symphony.baselines import EftBelief
 from symphony.baselines import named as baseline
 from symphony.policies.batched import Batched
+from symphony.policies.budgeted import Budgeted
 from symphony.policies.explain import DecisionExplanation, explain
 from symphony.policies.late_binding import LateBinding
 from symphony.policies.learned import Learned, Network, Sizes, with_objective
@@ -28,6 +29,7 @@ from symphony.training_jobs.job_forecast import JobForecast
 from symphony.training_jobs.planner import Planner
 
 __all__ = [
+    "BUDGETED",
     "LATE_BINDING",
     "LOOK_AHEAD",
     "PLANNER",
@@ -35,6 +37,7 @@ __all__ = [
     "SUFFIX",
     "Batched",
     "Beliefs",
+    "Budgeted",
     "ClusterNow",
     "DecisionExplanation",
     "Exploration",
@@ -55,6 +58,7 @@ __all__ = [
     "with_objective",
 ]
 
+BUDGETED = "symphony-budget"  # the shipped policy where its decisions are worth their time
 LATE_BINDING = "symphony-late"  # the shipped policy with late binding
 LOOK_AHEAD = "look-ahead"  # the shipped policy with rollouts by a heuristic
 PLANNER = "planner"  # for training jobs, in rounds
@@ -74,12 +78,14 @@ def named(name: str) -> Policy:
         return Batched(_shipped(), int(most))
     if name == LATE_BINDING:
         return LateBinding(_shipped())
+    if name == BUDGETED:
+        return Budgeted(LateBinding(_shipped()))
     if name in (SHIPPED, LOOK_AHEAD):
         shipped = _shipped()
         return shipped if name == SHIPPED else LookAhead(shipped, rolls=EftBelief())
     if name.endswith(SUFFIX):
         return load(name)[0]
-    return baseline(name, (SHIPPED, LATE_BINDING, LOOK_AHEAD, PLANNER))
+    return baseline(name, (SHIPPED, BUDGETED, LATE_BINDING, LOOK_AHEAD, PLANNER))
 
 
 def _shipped() -> Learned:
