@@ -28,6 +28,7 @@ from symphony.scheduling.state import ABSENT, DONE, QUEUED, RUNNING, SAVING, WAI
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=4, tasks=12, edges=24, kernels=8, workers=4)
+HEURISTIC = EftBelief()
 FREE = (ABSENT, DONE)  # states of a place that a task may take
 TOPOLOGIES = {"machine": machine(slots=3, others=3, memory=8e9), "fat-tree:16": topologies.topology("fat-tree:16")}
 
@@ -39,7 +40,7 @@ class Both:
         self,
         topology: Topology,
         seed: int,
-        policy: Policy = EftBelief(),
+        policy: Policy = HEURISTIC,
         budget: Budget | None = None,
         preemptible: bool = False,
     ) -> None:

@@ -19,7 +19,7 @@ from symphony.policies.late_binding import LateBinding
 from symphony.policies.learned import Learned, Network, Sizes, with_objective
 from symphony.policies.lookahead import LookAhead
 from symphony.policies.weights import SUFFIX, load, save
-from symphony.problem.defaults import SHIPPED
+from symphony.problem.defaults import LIVE_POLICY, SHIPPED
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.policy import Policy
 from symphony.training_jobs.beliefs import Beliefs
@@ -29,8 +29,8 @@ from symphony.training_jobs.job_forecast import JobForecast
 from symphony.training_jobs.planner import Planner
 
 __all__ = [
-    "BUDGETED",
     "LATE_BINDING",
+    "LIVE_POLICY",
     "LOOK_AHEAD",
     "PLANNER",
     "SHIPPED",
@@ -58,7 +58,6 @@ __all__ = [
     "with_objective",
 ]
 
-BUDGETED = "symphony-budget"  # the shipped policy where its decisions are worth their time
 LATE_BINDING = "symphony-late"  # the shipped policy with late binding
 LOOK_AHEAD = "look-ahead"  # the shipped policy with rollouts by a heuristic
 PLANNER = "planner"  # for training jobs, in rounds
@@ -78,14 +77,14 @@ def named(name: str) -> Policy:
         return Batched(_shipped(), int(most))
     if name == LATE_BINDING:
         return LateBinding(_shipped())
-    if name == BUDGETED:
+    if name == LIVE_POLICY:
         return Budgeted(LateBinding(_shipped()))
     if name in (SHIPPED, LOOK_AHEAD):
         shipped = _shipped()
         return shipped if name == SHIPPED else LookAhead(shipped, rolls=EftBelief())
     if name.endswith(SUFFIX):
         return load(name)[0]
-    return baseline(name, (SHIPPED, BUDGETED, LATE_BINDING, LOOK_AHEAD, PLANNER))
+    return baseline(name, (SHIPPED, LIVE_POLICY, LATE_BINDING, LOOK_AHEAD, PLANNER))
 
 
 def _shipped() -> Learned:

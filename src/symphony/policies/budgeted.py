@@ -18,9 +18,8 @@ from symphony.estimation.tuning import Tuning
 from symphony.policies.late_binding import LateBinding
 from symphony.policies.learned import Learned, Memory
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.indexing import FloatScalar
+from symphony.scheduling.indexing import FloatScalar, take
 from symphony.scheduling.policy import Action, Observation, Policy, pick_gang
-
 
 COMPILED_LEAST_S = 0.02  # of a compiled program, whose decisions take about a millisecond: a twentieth of the gang
 
@@ -36,7 +35,7 @@ class Budgeted(Policy):
 
     @property
     def name(self) -> str:
-        return f"{self.policy.name}-budget"
+        return f"{self.policy.name.removesuffix('-late')}-budget"
 
     @property
     def tuning(self) -> Tuning:
@@ -51,8 +50,10 @@ class Budgeted(Policy):
     def decide(self, key: Array, state: Memory, observation: Observation) -> tuple[Memory, Action]:
         gang = pick_gang(observation)
         f = observation.facts(gang)
-        best_s = observation.prepared.graphs.best[f.graph, f.index]
-        worth = (gang >= 0) & (best_s > 0) & (best_s >= self.least_s)
+        able = (take(observation.core.runs_on, gang) >> observation.topology.device_kind) & 1 > 0
+        best_s = jnp.where(able & observation.topology.exists, observation.seconds(gang), jnp.inf).min()
+        whole = f.index < jnp.asarray(observation.workload.gangs)[f.graph]  # else it is a task of a window
+        worth = (gang >= 0) & whole & (best_s >= self.least_s)
         return jax.lax.cond(
             worth,
             lambda: self.policy.decide(key, state, observation),

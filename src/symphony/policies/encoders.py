@@ -94,13 +94,13 @@ def routes(t: TopologyArrays) -> Float[Array, "devices rows"]:
     return on / jnp.maximum(on.sum(axis=1, keepdims=True), 1)
 
 
-def row_statics(t: TopologyArrays) -> Float[Array, "rows statics"]:
+def row_statics(t: TopologyArrays, xp: Any = jnp) -> Float[Array, "rows statics"]:
     """Static features of rows: the kind (one-hot), and the log capacity relative to the largest of that kind."""
-    kind = t.row_kind[:, None] == jnp.arange(VOID_KIND)
-    log = jnp.log(jnp.where(t.row_group >= 0, t.capacity, 1.0))
-    most = jnp.where(kind, log[:, None], -jnp.inf).max(axis=0)
-    relative = jnp.where(kind, log[:, None] - jnp.where(jnp.isfinite(most), most, 0), 0).sum(axis=1)
-    return jnp.concatenate([1.0 * kind, relative[:, None]], axis=1) * (t.row_group >= 0)[:, None]
+    kind = t.row_kind[:, None] == xp.arange(VOID_KIND)
+    log = xp.log(xp.where(t.row_group >= 0, t.capacity, 1.0))
+    most = xp.where(kind, log[:, None], -xp.inf).max(axis=0)
+    relative = xp.where(kind, log[:, None] - xp.where(xp.isfinite(most), most, 0), 0).sum(axis=1)
+    return xp.concatenate([1.0 * kind, relative[:, None]], axis=1) * (t.row_group >= 0)[:, None]
 
 
 class TopologyForward:
@@ -151,8 +151,7 @@ class HostRoutes:
     """The routes of a topology as sparse matrices, for evaluation in NumPy."""
 
     def __init__(self, t: TopologyArrays) -> None:
-        with jax.default_device(jax.devices("cpu")[0]):
-            statics = np.asarray(row_statics(t))
+        statics = row_statics(t, np).astype(np.float32)
         self.row_inputs = np.concatenate([np.zeros((len(statics), len(RowColumn)), np.float32), statics], axis=1)
         from scipy.sparse import csr_matrix  # takes a tenth of a second to import
 

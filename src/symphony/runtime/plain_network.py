@@ -113,7 +113,7 @@ class PlainNetwork:
 
     # --- tables
 
-    def _refresh(self, workload: LiveWorkload) -> None:
+    def prepare(self, workload: LiveWorkload) -> None:
         """Compute what depends on the topology once, and what depends on the graphs when they have changed."""
         if workload is not self._workload:
             self._workload, self._version = workload, -1
@@ -193,15 +193,9 @@ class PlainNetwork:
 
     # --- decisions
 
-    def best_s(self, core: PlainCore, gang: int) -> float:
-        """Isolated seconds of a gang on its fastest kind, as known when its graph arrived; 0 in a `TaskWindow`."""
-        self._refresh(core.workload)
-        slot, index = divmod(gang, core.tasks)
-        return self._best.item(core.graph[slot], index)
-
     def decide(self, core: PlainCore) -> PlainAction:
         """The action with the highest score. There must be a gang that may be placed."""
-        self._refresh(core.workload)
+        self.prepare(core.workload)
         with np.errstate(divide="ignore", invalid="ignore"):  # of pairs that the mask excludes
             devices = self._devices_now(core)
             wants = devices.idle | (devices.up & (devices.queue_s < MAX_BACKLOG_S))
@@ -391,8 +385,8 @@ class PlainNetwork:
             chosen[-1] = np.where(overdue, key, np.inf).argmin()
         return chosen
 
-    def _candidates(self, core: PlainCore, gang: np.ndarray, jobs: _Jobs, partly: bool) -> SimpleNamespace:
-        """As `features.candidate_features`."""
+    def _candidates(self, core: PlainCore, gang: np.ndarray, jobs: _Jobs, placed: bool) -> SimpleNamespace:
+        """As `features.candidate_features`. `placed`: some of their workers may have devices."""
         slot, index = np.divmod(gang, core.tasks)
         graph = np.array(core.graph)[slot]
         at = graph * self._tasks + index
@@ -405,7 +399,7 @@ class PlainNetwork:
         waits = [core.inputs_left[one] > 0 for one in numbers]
         if any(waits):
             features[:, _G.INPUTS] = self._inputs[at] * waits
-        if partly:
+        if placed:
             features[:, _G.PLACED] = [len(core.devices[one]) / core.workers[one] for one in numbers]
         features[:, _G.RESUMED] = [core.resumed[one] for one in numbers]
         return SimpleNamespace(number=gang, graph=graph, task=index, features=features, there=np.ones(len(gang), bool))
@@ -492,7 +486,7 @@ class PlainNetwork:
         gangs = None
         if victims:
             w = self._w
-            gangs = self._candidates(core, np.array([gang for _, gang in victims], int), jobs, partly=False)
+            gangs = self._candidates(core, np.array([gang for _, gang in victims], int), jobs, placed=True)
             cost = w.checkpoint[gangs.graph, gangs.task] + w.restore[gangs.graph, gangs.task]
             times = np.stack([[-left for left, _ in victims], cost], axis=1) / self._scale
             features[:, _O.PREEMPTS] = 1

@@ -131,6 +131,7 @@ class PlainCore:
         self._kind, self._slots = t.device_kind.tolist(), t.slots.tolist()
         self._memory = t.place[:, LOCAL].tolist()  # device whose memory each device uses
         self.one_memory = len({m for m, exists in zip(self._memory, t.exists.tolist(), strict=True) if exists}) <= 1
+        self._device_kinds = sorted(set(self._kind[d] for d in np.flatnonzero(t.exists).tolist()))
         self._lanes_of: list[list[int]] = [[] for _ in self._kind]
         for lane, (device, exists) in enumerate(zip(t.lane_device.tolist(), t.lane_exists.tolist(), strict=True)):
             if exists:
@@ -352,7 +353,7 @@ class PlainCore:
         slot, index = divmod(gang, tasks)
         devices, row = self.devices[gang], self.graph[slot]
         done = before == FINISHED
-        self.busy -= before == QUEUED or before == RUNNING
+        self.busy -= before in (QUEUED, RUNNING)
         over = done or self.dropped[slot]
         if before >= RUNNING:
             self._own_load = None
@@ -619,6 +620,20 @@ class PlainCore:
         kernel = w.kernel.item(row, index)
         per_unit = w.time_fixed.item(kernel, kind) + w.time_work.item(kernel, kind) * w.work.item(row, index)
         return per_unit * w.units.item(row, index)
+
+    def best_s(self, gang: int) -> float:
+        """Isolated seconds of a gang on the fastest kind that may run it; inf if there is none."""
+        slot, index = divmod(gang, self.tasks)
+        w, row, bits = self._w, self.graph[slot], self.runs_on[gang]
+        fixed, per_work = (table[w.kernel.item(row, index)].tolist() for table in (w.time_fixed, w.time_work))
+        work = w.work.item(row, index)
+        each = (fixed[kind] + per_work[kind] * work for kind in self._device_kinds if bits >> kind & 1)
+        return min(each, default=math.inf) * w.units.item(row, index)
+
+    def in_window(self, gang: int) -> bool:
+        """Whether a gang belongs to a large graph (`task_window.py`)."""
+        slot, index = divmod(gang, self.tasks)
+        return index >= self._w.gangs.item(self.graph[slot])
 
     def _needs(self, gang: int, device: int) -> int:
         """Memory of a worker of a gang on a device, in the unit of `memory_free`."""

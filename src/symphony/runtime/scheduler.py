@@ -106,6 +106,7 @@ class Scheduler:
         self._has_plain_turns = suits(self.workload.t)
         self._budget = _budget(policy) if self._has_plain_turns else None
         if self._budget is not None:
+            self._budget.network.prepare(self.workload)
             self.statistics.deciders = self._budget.counts
         # Whether a compiled program decides. False also if that does not compile.
         self._asks_policy = self._budget is None and type(policy) is not type(HEURISTIC)
@@ -171,6 +172,10 @@ class Scheduler:
         if commands.decisions:
             statistics.latency_s.append(time.perf_counter() - began)
         return commands
+
+    def decided(self, gang: int) -> tuple[str, float]:
+        """What placed a gang, and the seconds that this took; nothing ("") without a time budget."""
+        return ("", 0.0) if self._budget is None else self._budget.placed.get(gang, ("", 0.0))
 
     @property
     def is_plain(self) -> bool:
