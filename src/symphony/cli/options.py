@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from symphony.problem.defaults import SHIPPED
+from symphony.problem.defaults import LIVE_POLICY, SHIPPED
 from symphony.problem.errors import InputError
 from symphony.problem.objective import OBJECTIVE_NAMES
 
@@ -68,7 +68,7 @@ BASELINE_NAMES = tuple(
         "eft-exact",
     ]
 )
-POLICY_NAMES = (SHIPPED, "symphony-late", "look-ahead", "planner", *BASELINE_NAMES)
+POLICY_NAMES = (SHIPPED, LIVE_POLICY, "symphony-late", "look-ahead", "planner", *BASELINE_NAMES)
 POLICY_SUFFIX = ".policy"
 OBJECTIVE_HELP = f"Weights for learned policies: {', '.join(OBJECTIVE_NAMES)}, e.g. mean=1,tail=0.5."
 

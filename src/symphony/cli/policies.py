@@ -10,6 +10,7 @@ from symphony.cli.terminal import print_json
 # Written here as well as in the docstrings of the policies, which cannot be loaded without JAX.
 POLICY_LINES = {
     "symphony": "The shipped learned policy; symphony:8 places up to eight gangs at a time.",
+    "symphony-budget": "symphony-late for kernels that are worth its time, eft-belief for others: for real runs.",
     "symphony-late": "The shipped policy, which places gangs only on devices that are about to be free.",
     "look-ahead": "The shipped policy, with rollouts of its best few actions in sampled worlds.",
     "planner": "Plans training jobs in rounds, by the believed speeds.",
@@ -48,7 +49,7 @@ POLICY_LINES = {
     "finish-time-fairness": "Gavel: the worst ratio of finish time to that in an equal share, minimised.",
     "finish-time-fairness-packed": "Gavel: the same with pairs of gangs on one device.",
     "eft-static": "The oldest gang, earliest finish time by profiles alone.",
-    "eft-belief": "The oldest gang, earliest finish time under the believed load: the default of real runs.",
+    "eft-belief": "The oldest gang, earliest finish time under the believed load.",
     "eft-exact": "The same under the true load: it cheats, and works only in simulation.",
 }
 

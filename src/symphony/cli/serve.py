@@ -17,6 +17,7 @@ from symphony.cli import options, terminal
 from symphony.cli.remote import Database, State
 from symphony.cli.terminal import print_json
 from symphony.problem import topologies
+from symphony.problem.defaults import LIVE_POLICY
 from symphony.problem.errors import InputError
 from symphony.problem.extras import needs_extra
 from symphony.service.address import check_address, is_loopback
@@ -41,7 +42,7 @@ def serve(
     ] = None,
     round_s: Annotated[float, typer.Option(help="Seconds between plans of training jobs.", min=0.1)] = 360.0,
     at_once: Annotated[int, typer.Option(help="Jobs that the policy considers at once.", min=1, max=1_000)] = 16,
-    policy: Annotated[str, typer.Option("--policy", "-p", help="The scheduling policy.")] = "eft-belief",
+    policy: Annotated[str, typer.Option("--policy", "-p", help="The scheduling policy.")] = LIVE_POLICY,
     ray: Annotated[
         str, typer.Option(help="Serve a Ray cluster: HOST:PORT, auto (the one on this machine) or local (a new one).")
     ] = "",

@@ -72,7 +72,8 @@ def _decisions(view: DecisionsView) -> str:
     latency = f"p50 {_s(view.p50_s)}, p99 {_s(view.p99_s)}"
     count = sum(view.fallbacks.values())
     fallbacks = f", {count} turns by the heuristic ({', '.join(sorted(view.fallbacks))})" if count else ""
-    return f"{view.decisions} decisions, {latency}{fallbacks}"
+    by = "".join(f", {count} by the {who}" for who, count in view.by.items())
+    return f"{view.decisions} decisions{by}, {latency}{fallbacks}"
 
 
 def _devices(state: ClusterView) -> Table:

@@ -13,12 +13,13 @@ from pathlib import Path
 from symphony.baselines import EftBelief
 from symphony.baselines import named as baseline
 from symphony.policies.batched import Batched
+from symphony.policies.budgeted import Budgeted
 from symphony.policies.explain import DecisionExplanation, explain
 from symphony.policies.late_binding import LateBinding
 from symphony.policies.learned import Learned, Network, Sizes, with_objective
 from symphony.policies.lookahead import LookAhead
 from symphony.policies.weights import SUFFIX, load, save
-from symphony.problem.defaults import SHIPPED
+from symphony.problem.defaults import LIVE_POLICY, SHIPPED
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.policy import Policy
 from symphony.training_jobs.beliefs import Beliefs
@@ -29,12 +30,14 @@ from symphony.training_jobs.planner import Planner
 
 __all__ = [
     "LATE_BINDING",
+    "LIVE_POLICY",
     "LOOK_AHEAD",
     "PLANNER",
     "SHIPPED",
     "SUFFIX",
     "Batched",
     "Beliefs",
+    "Budgeted",
     "ClusterNow",
     "DecisionExplanation",
     "Exploration",
@@ -74,12 +77,14 @@ def named(name: str) -> Policy:
         return Batched(_shipped(), int(most))
     if name == LATE_BINDING:
         return LateBinding(_shipped())
+    if name == LIVE_POLICY:
+        return Budgeted(LateBinding(_shipped()))
     if name in (SHIPPED, LOOK_AHEAD):
         shipped = _shipped()
         return shipped if name == SHIPPED else LookAhead(shipped, rolls=EftBelief())
     if name.endswith(SUFFIX):
         return load(name)[0]
-    return baseline(name, (SHIPPED, LATE_BINDING, LOOK_AHEAD, PLANNER))
+    return baseline(name, (SHIPPED, LIVE_POLICY, LATE_BINDING, LOOK_AHEAD, PLANNER))
 
 
 def _shipped() -> Learned:

@@ -1,21 +1,60 @@
-"""Graph neural networks: message passing over the cluster's rows and devices, and over the task graphs."""
+"""Graph neural networks: message passing over the cluster's rows and devices, and over the task graphs.
+
+The forward passes are classes of their own (`…Forward`), which know nothing of Equinox: with NumPy arrays as weights
+(`on_host`) they run in NumPy, without the cost of modules, which is more than that of small products.
+"""
 
 from __future__ import annotations
+
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from symphony.policies.features import DeviceColumn, GraphTables, NodeColumn, RowColumn
 from symphony.problem.arrays import VOID_KIND, TopologyArrays
-from symphony.scheduling.indexing import take
+from symphony.scheduling.graph_tables import gang_rows, sum_over_edges
+from symphony.scheduling.indexing import namespace, take
 
 MAX_DENSE_ROUTES = 2**14  # rows times devices up to which messages are products with an adjacency matrix
 
 
-class Dense(eqx.Module):
+def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """In place for NumPy arrays: it is applied to intermediate results only."""
+    return np.maximum(x, 0, out=x) if isinstance(x, np.ndarray) else jax.nn.relu(x)
+
+
+def on_host(value: Any) -> Any:
+    """A module as its forward pass, with NumPy arrays as weights; without a forward pass, a namespace."""
+    if isinstance(value, tuple):
+        return tuple(on_host(one) for one in value)
+    if not isinstance(value, eqx.Module):
+        return np.asarray(value) if eqx.is_array(value) else value
+    host = next((base() for base in type(value).__mro__ if base.__name__.endswith("Forward")), SimpleNamespace())
+    for name in (field.name for field in fields(value)):
+        setattr(host, name, on_host(getattr(value, name)))
+    return host
+
+
+class DenseForward:
+    weight: Any
+    bias: Any
+
+    def __call__(self, x: Float[Array, "*batch before"]) -> Float[Array, "*batch after"]:
+        if x.ndim > 2 and isinstance(x, np.ndarray):  # one product; NumPy would compute one for each matrix
+            return self(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+        y = x @ self.weight
+        y += self.bias
+        return y
+
+
+class Dense(DenseForward, eqx.Module):
     """A linear layer over the last axis."""
 
     weight: Float[Array, "before after"]
@@ -25,11 +64,17 @@ class Dense(eqx.Module):
         self.weight = gain * jax.random.normal(key, (before, after)) * (2.0 / before) ** 0.5
         self.bias = jnp.zeros(after)
 
+
+class MlpForward:
+    layers: Any
+
     def __call__(self, x: Float[Array, "*batch before"]) -> Float[Array, "*batch after"]:
-        return x @ self.weight + self.bias
+        for layer in self.layers[:-1]:
+            x = relu(layer(x))
+        return self.layers[-1](x)
 
 
-class Mlp(eqx.Module):
+class Mlp(MlpForward, eqx.Module):
     """A multi-layer perceptron with ReLU between layers."""
 
     layers: tuple[Dense, ...]
@@ -41,11 +86,6 @@ class Mlp(eqx.Module):
             Dense(keys[i], widths[i], widths[i + 1], gain if i == last else 1.0) for i in range(len(widths) - 1)
         )
 
-    def __call__(self, x: Float[Array, "*batch before"]) -> Float[Array, "*batch after"]:
-        for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
-        return self.layers[-1](x)
-
 
 def routes(t: TopologyArrays) -> Float[Array, "devices rows"]:
     """Adjacency matrix of devices and the rows on their routes, normalised for each device."""
@@ -54,16 +94,42 @@ def routes(t: TopologyArrays) -> Float[Array, "devices rows"]:
     return on / jnp.maximum(on.sum(axis=1, keepdims=True), 1)
 
 
-def row_statics(t: TopologyArrays) -> Float[Array, "rows statics"]:
+def row_statics(t: TopologyArrays, xp: Any = jnp) -> Float[Array, "rows statics"]:
     """Static features of rows: the kind (one-hot), and the log capacity relative to the largest of that kind."""
-    kind = t.row_kind[:, None] == jnp.arange(VOID_KIND)
-    log = jnp.log(jnp.where(t.row_group >= 0, t.capacity, 1.0))
-    most = jnp.where(kind, log[:, None], -jnp.inf).max(axis=0)
-    relative = jnp.where(kind, log[:, None] - jnp.where(jnp.isfinite(most), most, 0), 0).sum(axis=1)
-    return jnp.concatenate([1.0 * kind, relative[:, None]], axis=1) * (t.row_group >= 0)[:, None]
+    kind = t.row_kind[:, None] == xp.arange(VOID_KIND)
+    log = xp.log(xp.where(t.row_group >= 0, t.capacity, 1.0))
+    most = xp.where(kind, log[:, None], -xp.inf).max(axis=0)
+    relative = xp.where(kind, log[:, None] - xp.where(xp.isfinite(most), most, 0), 0).sum(axis=1)
+    return xp.concatenate([1.0 * kind, relative[:, None]], axis=1) * (t.row_group >= 0)[:, None]
 
 
-class TopologyEncoder(eqx.Module):
+class TopologyForward:
+    row: Any
+    device: Any
+    up: Any
+    down: Any
+    again: Any
+
+    def __call__(
+        self,
+        t: TopologyArrays | HostRoutes,
+        rows: Float[Array, "*batch rows row_columns"],
+        devices: Float[Array, "*batch devices device_columns"],
+    ) -> Float[Array, "*batch devices width"]:
+        """Embeddings of devices."""
+        if isinstance(t, HostRoutes):
+            t.row_inputs[:, : len(RowColumn)] = rows
+            inputs = t.row_inputs
+        else:
+            statics = jnp.broadcast_to(row_statics(t), (*rows.shape[:-1], VOID_KIND + 1))
+            inputs = jnp.concatenate([rows, statics], axis=-1)
+        row = relu(self.row(inputs))
+        device = relu(self.device(devices) + to_devices(t, row, self.up))
+        row = relu(row + to_rows(t, self.down(device)))
+        return device + to_devices(t, row, self.again)
+
+
+class TopologyEncoder(TopologyForward, eqx.Module):
     """Message passing: rows → devices → rows → devices."""
 
     row: Dense
@@ -80,28 +146,40 @@ class TopologyEncoder(eqx.Module):
         self.down = Dense(keys[3], width, width)
         self.again = Dense(keys[4], width, width)
 
-    def __call__(
-        self,
-        t: TopologyArrays,
-        rows: Float[Array, "*batch rows row_columns"],
-        devices: Float[Array, "*batch devices device_columns"],
-    ) -> Float[Array, "*batch devices width"]:
-        """Embeddings of devices."""
-        lead = rows.shape[:-1]
-        statics = jnp.broadcast_to(row_statics(t), (*lead, VOID_KIND + 1))
-        row = jax.nn.relu(self.row(jnp.concatenate([rows, statics], axis=-1)))
-        device = jax.nn.relu(self.device(devices) + to_devices(t, row, self.up))
-        row = jax.nn.relu(row + to_rows(t, self.down(device)))
-        return device + to_devices(t, row, self.again)
+
+class HostRoutes:
+    """The routes of a topology as sparse matrices, for evaluation in NumPy."""
+
+    def __init__(self, t: TopologyArrays) -> None:
+        statics = row_statics(t, np).astype(np.float32)
+        self.row_inputs = np.concatenate([np.zeros((len(statics), len(RowColumn)), np.float32), statics], axis=1)
+        from scipy.sparse import csr_matrix  # takes a tenth of a second to import
+
+        self.exists = t.exists
+        on = t.row_group[t.route_row] >= 0
+        self.routed = on.any(axis=1)[:, None]
+        device = np.broadcast_to(np.arange(len(on))[:, None], on.shape)[on]
+        crossed = csr_matrix((np.ones(len(device), np.float32), (device, t.route_row[on])), (len(on), len(t.capacity)))
+        crossed.data[:] = 1.0  # also where a route crosses a row twice
+        self.to_devices = _mean_over(crossed)
+        self.to_rows = _mean_over(csr_matrix(crossed.multiply(t.exists[:, None]).T))
+
+
+def _mean_over(matrix: Any) -> Any:
+    """A sparse matrix with rows that add up to 1, or to 0."""
+    count = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
+    return matrix.multiply(1 / np.maximum(count, 1)).tocsr().astype(np.float32)
 
 
 def to_devices(
-    t: TopologyArrays, row: Float[Array, "*batch rows width"], layer: Dense
+    t: TopologyArrays | HostRoutes, row: Float[Array, "*batch rows width"], layer: Dense
 ) -> Float[Array, "*batch devices width"]:
     """Messages to devices: mean over the rows of each device's route, then the layer; 0 for an empty route.
 
     The layer is linear, so it may follow the mean: there are several times as many rows as devices.
     """
+    if isinstance(t, HostRoutes):
+        return layer(t.to_devices @ row) * t.routed
     on = take(t.row_group, t.route_row) >= 0
     if t.exists.shape[0] * t.capacity.shape[0] <= MAX_DENSE_ROUTES:
         mean = routes(t) @ row
@@ -111,8 +189,12 @@ def to_devices(
     return layer(mean) * on.any(axis=1)[:, None]
 
 
-def to_rows(t: TopologyArrays, device: Float[Array, "*batch devices width"]) -> Float[Array, "*batch rows width"]:
+def to_rows(
+    t: TopologyArrays | HostRoutes, device: Float[Array, "*batch devices width"]
+) -> Float[Array, "*batch rows width"]:
     """Messages to rows: mean over the devices whose routes cross each row."""
+    if isinstance(t, HostRoutes):
+        return t.to_rows @ device
     rows = t.capacity.shape[0]
     if t.exists.shape[0] * rows <= MAX_DENSE_ROUTES:
         back = (routes(t) > 0).T & t.exists
@@ -124,7 +206,30 @@ def to_rows(t: TopologyArrays, device: Float[Array, "*batch devices width"]) -> 
     return total / jnp.maximum(count, 1)[:, None]
 
 
-class GraphEncoder(eqx.Module):
+class GraphForward:
+    node: Any
+    down: Any
+    up: Any
+
+    def __call__(self, g: GraphTables) -> Float[Array, "graphs tasks width"]:
+        """Embeddings of gangs."""
+        x = relu(self.node(g.nodes))
+        xp, tasks = namespace(x), x.shape[1]
+
+        def aggregate(x: Array, source: Array, target: Array) -> Array:
+            """Mean of the messages along the edges to each gang."""
+            exists = (source < tasks)[..., None]
+            total = sum_over_edges(target, xp.where(exists, gang_rows(x, source), 0), tasks)
+            return total / xp.maximum(sum_over_edges(target, 1.0 * exists, tasks), 1)
+
+        for down, up in zip(self.down, self.up, strict=True):
+            forth = aggregate(down(x), g.links.source, g.links.target)
+            back = aggregate(up(x), g.links.target, g.links.source)
+            x = relu(x + forth + back)
+        return x
+
+
+class GraphEncoder(GraphForward, eqx.Module):
     """Message passing along the edges of task graphs, in both directions, for some rounds."""
 
     node: Dense
@@ -136,21 +241,3 @@ class GraphEncoder(eqx.Module):
         self.node = Dense(keys[0], len(NodeColumn), width)
         self.down = tuple(Dense(k, width, width, 0.5) for k in keys[1 : rounds + 1])
         self.up = tuple(Dense(k, width, width, 0.5) for k in keys[rounds + 1 :])
-
-    def __call__(self, g: GraphTables) -> Float[Array, "graphs tasks width"]:
-        """Embeddings of gangs."""
-        x = jax.nn.relu(self.node(g.nodes))
-
-        def aggregate(x: Array, source: Array, target: Array) -> Array:
-            """Mean of the messages along the edges to each gang."""
-            exists = (source < x.shape[0])[:, None]
-            messages = jnp.where(exists, x.at[source].get(mode="clip"), 0)
-            total = jnp.zeros_like(x).at[target].add(messages, mode="drop")
-            count = jnp.zeros((x.shape[0], 1)).at[target].add(1.0 * exists, mode="drop")
-            return total / jnp.maximum(count, 1)
-
-        for down, up in zip(self.down, self.up, strict=True):
-            forth = jax.vmap(aggregate)(down(x), g.links.source, g.links.target)
-            back = jax.vmap(aggregate)(up(x), g.links.target, g.links.source)
-            x = jax.nn.relu(x + forth + back)
-        return x

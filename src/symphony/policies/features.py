@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -43,10 +43,11 @@ from symphony.scheduling.graph_tables import (
     max_over_edges,
     reading_gangs,
     seconds_per_byte,
+    sum_over_edges,
 )
 from symphony.scheduling.guard import overdue_jobs, trusted
 from symphony.scheduling.holding import holding
-from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, first, first_min, smallest, take
+from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, first, first_min, namespace, smallest, take
 from symphony.scheduling.policy import Observation, by_device, idle_devices, movable
 from symphony.scheduling.state import (
     ABSENT,
@@ -95,7 +96,8 @@ Column = TypeVar("Column", bound=IntEnum)
 def stack_columns(columns: Mapping[Column, Array]) -> Float[Array, "*shape columns"]:
     """Features as one array, with the columns of an enumeration along the last axis."""
     (kind,) = {type(column) for column in columns}
-    return jnp.stack([columns[column] for column in kind], axis=-1)
+    found = [columns[column] for column in kind]
+    return namespace(*found).stack(found, axis=-1)
 
 
 class GraphTables(eqx.Module):
@@ -172,18 +174,19 @@ class FeatureJacobian(eqx.Module):
     scene: Float[Array, "*batch factors scene_columns"]
 
 
-def graph_tables(t: TopologyArrays, w: WorkloadArrays) -> GraphTables:
+def graph_tables(t: TopologyArrays, w: WorkloadArrays, xp: Any = jnp) -> GraphTables:
+    """`xp`: numpy outside of compiled programs, for NumPy arrays."""
     tasks = w.kernel.shape[1]
-    seconds = gang_seconds(t, w)
-    there = jnp.arange(tasks) < jnp.asarray(w.gangs)[:, None]
-    two = jnp.sort(seconds, axis=-1)[..., :2]
-    best = jnp.where(there & jnp.isfinite(two[..., 0]), two[..., 0], 0)
-    choice = jnp.clip(jnp.log(two[..., -1] / jnp.maximum(best, 1e-12)), 0, MAX_LOG)
-    scale = best.sum() / jnp.maximum(there.sum(), 1)
-    behind = jnp.clip(jnp.log(seconds / jnp.maximum(best, 1e-12)[..., None]), 0, MAX_LOG)
-    able = jnp.isfinite(seconds) & there[..., None]
-    speed = jnp.where(able, behind, 0).sum(axis=(0, 1)) / jnp.maximum(able.sum(axis=(0, 1)), 1)
-    edges = data_edges(t, w)
+    seconds = gang_seconds(t, w, xp)
+    there = xp.arange(tasks) < xp.asarray(w.gangs)[:, None]
+    two = xp.sort(seconds, axis=-1)[..., :2]
+    best = xp.where(there & xp.isfinite(two[..., 0]), two[..., 0], 0)
+    choice = xp.clip(xp.log(two[..., -1] / xp.maximum(best, 1e-12)), 0, MAX_LOG)
+    scale = best.sum() / xp.maximum(there.sum(), 1)
+    behind = xp.clip(xp.log(seconds / xp.maximum(best, 1e-12)[..., None]), 0, MAX_LOG)
+    able = xp.isfinite(seconds) & there[..., None]
+    speed = xp.where(able, behind, 0).sum(axis=(0, 1)) / xp.maximum(able.sum(axis=(0, 1)), 1)
+    edges = data_edges(t, w, xp)
 
     def upward(tail: Array) -> Array:
         return best + max_over_edges(edges.source, gang_rows(tail, edges.target) + edges.seconds, tasks)
@@ -191,21 +194,21 @@ def graph_tables(t: TopologyArrays, w: WorkloadArrays) -> GraphTables:
     def downward(head: Array) -> Array:
         return max_over_edges(edges.target, gang_rows(head + best, edges.source) + edges.seconds, tasks)
 
-    tail, head = fixed_point(upward, best, tasks), fixed_point(downward, jnp.zeros_like(best), tasks)
-    children = jnp.diff(jnp.asarray(w.out_start))
-    size = jax.vmap(lambda at, x: jnp.zeros(tasks + 1).at[at].add(x, mode="drop")[:tasks])(reading_gangs(w), w.in_bytes)
-    bytes_s = size * seconds_per_byte(t)
+    tail, head = fixed_point(upward, best, tasks), fixed_point(downward, xp.zeros_like(best), tasks)
+    children = xp.diff(xp.asarray(w.out_start))
+    size = sum_over_edges(reading_gangs(w, xp), xp.asarray(w.in_bytes), tasks)
+    bytes_s = size * seconds_per_byte(t, xp)
     nodes = stack_columns(
         {
             NodeColumn.ISOLATED: log_time(best, scale),
             NodeColumn.NEXT_KIND: choice / MAX_LOG,
             NodeColumn.TAIL: log_time(tail, scale),
             NodeColumn.HEAD: log_time(head, scale),
-            NodeColumn.CRITICAL: tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12),
-            NodeColumn.PARENTS: jnp.log1p(w.parents),
-            NodeColumn.CHILDREN: jnp.log1p(children),
+            NodeColumn.CRITICAL: tail / xp.maximum(tail.max(axis=1, keepdims=True), 1e-12),
+            NodeColumn.PARENTS: xp.log1p(w.parents),
+            NodeColumn.CHILDREN: xp.log1p(children),
             NodeColumn.INPUTS: log1p_time(bytes_s, scale),
-            NodeColumn.WORKERS: jnp.log(jnp.maximum(w.workers, 1)),
+            NodeColumn.WORKERS: xp.log(xp.maximum(w.workers, 1)),
             NodeColumn.PREEMPTIBLE: 1.0 * w.preemptible,
         }
     )
@@ -218,18 +221,20 @@ def graph_tables(t: TopologyArrays, w: WorkloadArrays) -> GraphTables:
         tail=tail,
         bytes_s=bytes_s,
         links=edges,
-        nodes=jnp.where(there[..., None], nodes, 0),
+        nodes=xp.where(there[..., None], nodes, 0),
     )
 
 
 def log_time(seconds: Float[Array, "*shape"], scale: FloatScalar) -> Float[Array, "*shape"]:
     """Logarithm of a time relative to `scale`, for times above 0."""
-    return jnp.clip(jnp.log(jnp.maximum(seconds, 1e-12) / scale), -MAX_LOG, MAX_LOG)
+    xp = namespace(seconds, scale)
+    return xp.clip(xp.log(xp.maximum(seconds, 1e-12) / scale), -MAX_LOG, MAX_LOG)
 
 
 def log1p_time(seconds: Num[Array, "*shape"], scale: FloatScalar) -> Float[Array, "*shape"]:
     """`log(1 + time / scale)`, for times that may be 0."""
-    return jnp.minimum(jnp.log1p(jnp.maximum(seconds, 0) / scale), MAX_LOG)
+    xp = namespace(seconds, scale)
+    return xp.minimum(xp.log1p(xp.maximum(seconds, 0) / scale), MAX_LOG)
 
 
 class JobFeatures(eqx.Module):

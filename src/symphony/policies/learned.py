@@ -15,21 +15,25 @@ The score of a pair is the network's output plus a heuristic prior with learned 
 job; *criticality*: the gang's share of that path; *queue*: time for which its best device is busy beyond the transfer
 of its inputs. With a network output of 0 this is a good heuristic: earliest finish time under the belief, shortest job
 first.
+
+The forward pass also runs on NumPy arrays, in real runs: see `Network.on_host`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
 from symphony.estimation.tuning import FILTER_FACTORS, BeliefSlopes, Tuning
-from symphony.policies.encoders import Dense, GraphEncoder, Mlp, TopologyEncoder
+from symphony.policies.encoders import Dense, GraphEncoder, HostRoutes, Mlp, TopologyEncoder, on_host, relu
 from symphony.policies.features import (
     Candidates,
     Features,
@@ -44,7 +48,7 @@ from symphony.policies.features import (
 )
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.objective import MEAN_ONLY, OBJECTIVE_NAMES, ObjectiveLike, objective_weights
-from symphony.scheduling.indexing import FloatScalar, IntScalar, take
+from symphony.scheduling.indexing import FloatScalar, IntScalar, namespace, take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, place, preempt, reconfigure, wait
 
 AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
@@ -82,7 +86,7 @@ PUBLISHED = Sizes(gangs=32, devices=48, width=16, memory=64, prior=False, estima
 PRESETS = {"standard": STANDARD, "published": PUBLISHED}
 
 
-class Memory(eqx.Module):
+class Memory(NamedTuple):
     """The state of the LSTM."""
 
     hidden: Float[Array, "*batch memory"]
@@ -96,7 +100,7 @@ class Prepared(eqx.Module):
     nodes: Float[Array, "graphs tasks width"]  # embeddings of gangs
 
 
-class Embeddings(eqx.Module):
+class Embeddings(NamedTuple):
     """Embeddings of a decision. Leading axes may be decisions."""
 
     device: Float[Array, "*batch devices width"]
@@ -113,7 +117,109 @@ class PolicyOutput(eqx.Module):
     value: Float[Array, "*batch"]
 
 
-class Network(eqx.Module):
+class ScoreParts(NamedTuple):
+    """Scores of actions, and what the value is computed from."""
+
+    pairs: Float[Array, "*batch candidates choices"]
+    others: Float[Array, "*batch others"]
+    waits: Float[Array, "*batch"]
+    context: Float[Array, "*batch contexts"]
+
+
+class NetworkForward:
+    """The forward pass; `Network` has the fields."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def encode(self, g: GraphTables) -> Float[Array, "graphs tasks width"]:
+        """Embeddings of gangs in their graphs."""
+        nodes = self.graph(g)
+        return nodes if self.sizes.graph else namespace(nodes).zeros_like(nodes)
+
+    def embed_gangs(
+        self, nodes: Float[Array, "graphs tasks width"], gangs: Candidates
+    ) -> Float[Array, "*batch candidates width"]:
+        here = nodes[gangs.graph, gangs.task]
+        return relu(self.gang(namespace(here).concatenate([gangs.features, here], axis=-1)))
+
+    def embed(
+        self, t: TopologyArrays | HostRoutes, nodes: Float[Array, "graphs tasks width"], seen: Features
+    ) -> Embeddings:
+        rows = seen.rows if self.sizes.deviation else without(seen.rows, RowColumn.BACKGROUND_STD)
+        encoded = self.topology(t, rows, seen.devices) if self.sizes.topology else self.alone(seen.devices)
+        device = relu(encoded)
+        gang = self.embed_gangs(nodes, seen.gangs)
+        xp = namespace(gang)
+        there = seen.gangs.there[..., None]
+        gangs = (gang * there).sum(axis=-2) / xp.maximum(there.sum(axis=-2), 1)
+        up = xp.asarray(t.exists)[:, None]
+        devices = (device * up).sum(axis=-2) / xp.maximum(up.sum(), 1)
+        mixed = self.scene(xp.concatenate([seen.scene, gangs, devices], axis=-1))
+        scene = relu(mixed + seen.objective @ self.objective)
+        others = self.embed_gangs(nodes, seen.other_actions.gangs) if seen.other_actions.device.size else gang[:0]
+        return Embeddings(device, gang, others, scene)
+
+    def remember(self, memory: Memory, scene: Float[Array, " memory"]) -> Memory:
+        """One step of the LSTM."""
+        if not isinstance(scene, np.ndarray):
+            return Memory(*self.lstm(scene, (memory.hidden, memory.cell)))
+        cell = self.lstm
+        gates = cell.weight_ih @ scene + cell.weight_hh @ memory.hidden + cell.bias
+        i, f, _, o = (1 / (1 + np.exp(-gates))).reshape(4, -1)
+        kept = memory.cell * f + np.tanh(gates.reshape(4, -1)[2]) * i
+        return Memory(np.tanh(kept) * o, kept)
+
+    def score_actions(
+        self, seen: Features, embedded: Embeddings, hidden: Float[Array, "*batch memory"]
+    ) -> PolicyOutput:
+        score, other, waits, context = self.score_parts(seen, embedded, hidden)
+        scores = jnp.concatenate([score.reshape(*score.shape[:-2], -1), other, waits[..., None]], axis=-1)
+        return PolicyOutput(scores, log_probabilities(score, other, waits), self.critic(context)[..., 0])
+
+    def score_parts(self, seen: Features, embedded: Embeddings, hidden: Float[Array, "*batch memory"]) -> ScoreParts:
+        xp = namespace(hidden)
+        context = xp.concatenate([embedded.scene, hidden], axis=-1)
+        device = self.pair_device(embedded.device)
+        here = gather_devices(device, seen.device)
+        pairs = seen.pairs if self.sizes.deviation else without(seen.pairs, PairColumn.UNCERTAINTY)
+        if not self.sizes.estimates:
+            pairs = without(pairs, *(column for column in PairColumn if column not in NON_ESTIMATES))
+        mixed = self.pair(pairs) + here
+        mixed += self.pair_gang(embedded.gang)[..., :, None, :] + self.pair_scene(context)[..., None, None, :]
+        mixed = relu(mixed)
+        score = self.score(mixed)[..., 0]
+        if self.sizes.prior:
+            score += self.prior(seen)
+        score = xp.where(seen.allowed, score, MASKED_SCORE)
+
+        other = xp.zeros(seen.other_actions.device.shape)
+        if other.size:
+            where = xp.take_along_axis(embedded.device, xp.maximum(seen.other_actions.device, 0)[..., None], axis=-2)
+            around = xp.broadcast_to(context[..., None, :], (*where.shape[:-1], context.shape[-1]))
+            inputs = xp.concatenate([seen.other_actions.features, embedded.other_action, where, around], axis=-1)
+            other = xp.where(seen.other_actions.allowed, self.other_action(inputs)[..., 0] + self.apart, MASKED_SCORE)
+
+        best = xp.where(seen.allowed[..., None], mixed[..., : self.sizes.width], 0).max(axis=(-3, -2))
+        waits = self.waiting(xp.concatenate([context, best], axis=-1))[..., 0] + self.idle
+        return ScoreParts(score, other, xp.where(seen.may_wait, waits, MASKED_SCORE), context)
+
+    def prior(self, seen: Features) -> Float[Array, "*batch candidates choices"]:
+        """The heuristic's scores."""
+        gangs, pairs = seen.gangs, seen.pairs
+        xp = namespace(pairs)
+        order = self.critical * gangs.features[..., GangColumn.CRITICAL]
+        order -= self.remaining * gangs.features[..., GangColumn.REMAINING]
+        # The best candidate has order 0, so that waiting is compared with a fixed score.
+        order -= xp.where(gangs.there, order, MASKED_SCORE).max(axis=-1, keepdims=True)
+        # Time for which the best device (the first) is busy beyond the transfer of the inputs: no need to hurry.
+        queue, fetch = pairs[..., 0, PairColumn.QUEUE], pairs[..., 0, PairColumn.FETCH]
+        order -= self.queue * xp.maximum(queue - fetch, 0)
+        return order[..., :, None] - xp.exp(self.regret) * pairs[..., PairColumn.REGRET]
+
+
+class Network(NetworkForward, eqx.Module):
     """All trained parameters. Saved weights depend on the order of the fields."""
 
     topology: TopologyEncoder
@@ -190,77 +296,23 @@ class Network(eqx.Module):
     def features(self, observation: Observation) -> Features:
         return extract_features(observation, *self.sizes.counts)
 
-    def encode(self, g: GraphTables) -> Float[Array, "graphs tasks width"]:
-        """Embeddings of gangs in their graphs."""
-        nodes = self.graph(g)
-        return nodes if self.sizes.graph else jnp.zeros_like(nodes)
+    def on_host(self) -> NetworkForward:
+        """The forward pass with NumPy arrays as weights."""
+        return on_host(self)
 
-    def embed_gangs(
-        self, nodes: Float[Array, "graphs tasks width"], gangs: Candidates
-    ) -> Float[Array, "*batch candidates width"]:
-        return jax.nn.relu(self.gang(jnp.concatenate([gangs.features, nodes[gangs.graph, gangs.task]], axis=-1)))
 
-    def embed(self, t: TopologyArrays, nodes: Float[Array, "graphs tasks width"], seen: Features) -> Embeddings:
-        rows = seen.rows if self.sizes.deviation else seen.rows.at[..., RowColumn.BACKGROUND_STD].set(0)
-        encoded = self.topology(t, rows, seen.devices) if self.sizes.topology else self.alone(seen.devices)
-        device = jax.nn.relu(encoded)
-        gang = self.embed_gangs(nodes, seen.gangs)
-        there = seen.gangs.there[..., None]
-        gangs = (gang * there).sum(axis=-2) / jnp.maximum(there.sum(axis=-2), 1)
-        up = jnp.asarray(t.exists)[:, None]
-        devices = (device * up).sum(axis=-2) / jnp.maximum(up.sum(), 1)
-        mixed = self.scene(jnp.concatenate([seen.scene, gangs, devices], axis=-1))
-        scene = jax.nn.relu(mixed + seen.objective @ self.objective)
-        return Embeddings(device, gang, self.embed_gangs(nodes, seen.other_actions.gangs), scene)
-
-    def remember(self, memory: Memory, scene: Float[Array, " memory"]) -> Memory:
-        """One step of the LSTM."""
-        return Memory(*self.lstm(scene, (memory.hidden, memory.cell)))
-
-    def score_actions(
-        self, seen: Features, embedded: Embeddings, hidden: Float[Array, "*batch memory"]
-    ) -> PolicyOutput:
-        context = jnp.concatenate([embedded.scene, hidden], axis=-1)
-        device = self.pair_device(embedded.device)
-        here = gather_devices(device, seen.device)
-        pairs = seen.pairs if self.sizes.deviation else seen.pairs.at[..., PairColumn.UNCERTAINTY].set(0)
-        if not self.sizes.estimates:
-            pairs = jnp.zeros_like(pairs).at[..., NON_ESTIMATES].set(pairs[..., NON_ESTIMATES])
-        mixed = self.pair(pairs) + here
-        mixed += self.pair_gang(embedded.gang)[..., :, None, :] + self.pair_scene(context)[..., None, None, :]
-        score = self.score(jax.nn.relu(mixed))[..., 0]
-        if self.sizes.prior:
-            score += self.prior(seen)
-        score = jnp.where(seen.allowed, score, MASKED_SCORE)
-
-        where = jnp.take_along_axis(embedded.device, jnp.maximum(seen.other_actions.device, 0)[..., None], axis=-2)
-        around = jnp.broadcast_to(context[..., None, :], (*where.shape[:-1], context.shape[-1]))
-        inputs = jnp.concatenate([seen.other_actions.features, embedded.other_action, where, around], axis=-1)
-        other = jnp.where(seen.other_actions.allowed, self.other_action(inputs)[..., 0] + self.apart, MASKED_SCORE)
-
-        best = jnp.where(seen.allowed[..., None], jax.nn.relu(mixed), 0).max(axis=(-3, -2))[..., : self.sizes.width]
-        waits = self.waiting(jnp.concatenate([context, best], axis=-1))[..., 0] + self.idle
-        waits = jnp.where(seen.may_wait, waits, MASKED_SCORE)
-        scores = jnp.concatenate([score.reshape(*score.shape[:-2], -1), other, waits[..., None]], axis=-1)
-        return PolicyOutput(scores, log_probabilities(score, other, waits), self.critic(context)[..., 0])
-
-    def prior(self, seen: Features) -> Float[Array, "*batch candidates choices"]:
-        """The heuristic's scores."""
-        gangs, pairs = seen.gangs, seen.pairs
-        order = self.critical * gangs.features[..., GangColumn.CRITICAL]
-        order -= self.remaining * gangs.features[..., GangColumn.REMAINING]
-        # The best candidate has order 0, so that waiting is compared with a fixed score.
-        order -= jnp.where(gangs.there, order, MASKED_SCORE).max(axis=-1, keepdims=True)
-        # Time for which the best device (the first) is busy beyond the transfer of the inputs: no need to hurry.
-        queue, fetch = pairs[..., 0, PairColumn.QUEUE], pairs[..., 0, PairColumn.FETCH]
-        order -= self.queue * jnp.maximum(queue - fetch, 0)
-        return order[..., :, None] - jnp.exp(self.regret) * pairs[..., PairColumn.REGRET]
+def without(features: Float[Array, "*shape columns"], *columns: IntEnum) -> Float[Array, "*shape columns"]:
+    """The features with some columns set to 0."""
+    xp = namespace(features)
+    return xp.where(np.isin(np.arange(features.shape[-1]), columns), 0, features)
 
 
 def gather_devices(
     device: Float[Array, "*batch devices width"], which: Int[Array, "*batch candidates choices"]
 ) -> Float[Array, "*batch candidates choices width"]:
     """Embeddings of the devices of all pairs."""
+    if isinstance(device, np.ndarray):
+        return device[which]
     if device.ndim == 2:
         return take(device, which)
     # In training: the gradient of a gather is a scatter, element by element; that of a matrix product is a product.

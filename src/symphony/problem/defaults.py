@@ -3,3 +3,4 @@
 from __future__ import annotations
 
 SHIPPED = "symphony"  # the default policy
+LIVE_POLICY = "symphony-budget"  # that of real runs

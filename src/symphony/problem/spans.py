@@ -14,13 +14,15 @@ _SPAN_LEVELS = np.arange(1, 6, dtype=np.int32)  # the span if places differ in h
 def distance(place_a: Array, place_b: Array) -> Array:
     """Distance between two places [..., 5] (`TopologyArrays.place`)."""
     differ = place_a != place_b
-    return jnp.where(differ[..., 0], jnp.where(differ, _SPAN_LEVELS, 0).max(axis=-1), LOCAL)
+    xp = np if isinstance(differ, np.ndarray) else jnp
+    return xp.where(differ[..., 0], xp.where(differ, _SPAN_LEVELS, 0).max(axis=-1), LOCAL)
 
 
 def span(place_a: Array, peers_a: Array, place_b: Array, peers_b: Array) -> Array:
-    """Distance, or PEER where both ends have direct links to each other."""
+    """Distance, or PEER where both ends have direct links to each other. In NumPy for NumPy arrays."""
     far = distance(place_a, place_b)
-    return jnp.where((far != LOCAL) & (peers_a >= 0) & (peers_a == peers_b), PEER, far)
+    xp = np if isinstance(far, np.ndarray) else jnp
+    return xp.where((far != LOCAL) & (peers_a >= 0) & (peers_a == peers_b), PEER, far)
 
 
 def gang_span(place: Array, peers: Array, member: Array) -> Array:

@@ -20,6 +20,7 @@ from symphony.engines.gangs import gang_engine
 from symphony.engines.local import LocalEngine
 from symphony.policies import named
 from symphony.problem import topologies, units
+from symphony.problem.defaults import LIVE_POLICY
 from symphony.problem.errors import EngineError, InfeasibleError, InputError, SymphonyWarning
 from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
@@ -40,7 +41,6 @@ from symphony.training_jobs.live.forecasts import ClusterSnapshot, forecasts
 from symphony.training_jobs.live.rounds import ROUND_S, RoundLearner
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
-DEFAULT_POLICY = "eft-belief"
 MAX_CACHED_FUNCTIONS = 1_024  # kept by the engine; beyond that, functions of finished jobs are freed
 
 
@@ -51,7 +51,7 @@ class Cluster(FunctionCalls[ClusterJob]):
         self,
         engine: Engine,
         *,
-        policy: Policy | str = DEFAULT_POLICY,
+        policy: Policy | str = LIVE_POLICY,
         profiles: str | Path | None = None,
         policy_timeout_s: float = 1.0,
         checkpoints: CheckpointFolders | None = None,
@@ -390,7 +390,7 @@ class Cluster(FunctionCalls[ClusterJob]):
 def local(
     topology: Topology | str | None = None,
     *,
-    policy: Policy | str = DEFAULT_POLICY,
+    policy: Policy | str = LIVE_POLICY,
     profiles: str | Path | None = None,
     policy_timeout_s: float = 1.0,
     checkpoints: str | Path | None = None,
@@ -409,7 +409,7 @@ def ray(
     address: str | None = None,
     topology: Topology | str | None = None,
     *,
-    policy: Policy | str = DEFAULT_POLICY,
+    policy: Policy | str = LIVE_POLICY,
     profiles: str | Path | None = None,
     policy_timeout_s: float = 1.0,
     checkpoints: str | Path | None = None,

@@ -47,6 +47,7 @@ class Attempt:
     journalled: bool = False  # a service has journalled its end
     handled_s: float = 0.0  # for which its slot waited for the loop, without decisions (`handling_time.py`)
     progress: Progress | None = None  # of a training job: its latest report
+    decided: tuple[str, float] = ("", 0.0)  # what placed it, and the seconds that this took
 
     @property
     def device(self) -> str:

@@ -254,6 +254,8 @@ class LiveWorkload:
         """Free a row. New kernels take the numbers of kernels that no row uses."""
         self.free.append(row)
         del self._used[row]
+        self.w.gangs[row] = self.w.workers[row] = 0  # so that policies do not count it among the graphs
+        self.version += 1
 
     def refresh(self, kernel: RunnableKernel) -> None:
         """Update times and demands of a kernel from its profiles."""

@@ -536,6 +536,7 @@ class Loop:
             expected = workload.expected(run.job.row, run.index, run.kernel, self._kind[device])
         attempt = Attempt(names, sent_s, *expected, ahead)
         attempt.handled_s = self._own_time.handling_s(sent_s)
+        attempt.decided = self.scheduler.decided(self._gang(run))
         run.attempts.append(attempt)
         implementation = workload.function(run.kernel, self._kind[device])
         assert implementation is not None

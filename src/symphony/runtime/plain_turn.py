@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -24,9 +25,12 @@ from symphony.problem.arrays import TopologyArrays
 from symphony.problem.topology import LOCAL, PEER
 from symphony.runtime import turn as happened
 from symphony.runtime.background_load import UNREAD_LOAD, RowLoads
+from symphony.runtime.budget import Budget
 from symphony.runtime.live_workload import LiveWorkload
+from symphony.runtime.plain_network import PlainAction
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.scheduling.clock import Amount
+from symphony.scheduling.policy import PLACE, PREEMPT, WAIT
 from symphony.scheduling.state import (
     ABSENT,
     DONE,
@@ -46,7 +50,6 @@ from symphony.scheduling.state import (
 
 _ROOT_HALF, _NORMAL_PEAK = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 MAX_DEVICES = 64  # with more, an estimate for each device takes longer than the compiled program
-NO_GANGS: np.ndarray = np.zeros(0, np.int32)
 
 
 def suits(t: TopologyArrays) -> bool:
@@ -68,8 +71,9 @@ def expected_slowdown(load: float, std: float) -> float:
 class PlainCore:
     """The scheduler's state as lists, with the fields of `Core`, and what is derived from them."""
 
-    def __init__(self, workload: LiveWorkload, core: Core) -> None:
-        """Continue from `core`, which has NumPy arrays."""
+    def __init__(self, workload: LiveWorkload, core: Core, budget: Budget | None = None) -> None:
+        """Continue from `core`, which has NumPy arrays. Without a `budget`, the heuristic decides everything."""
+        self.budget = budget
         self._form = core  # types and shapes for `core`
         self.use(workload)
         # jobs
@@ -96,9 +100,10 @@ class PlainCore:
         self.waited, self.wake_s, self.offered = bool(core.waited), float(core.wake_s), bool(core.offered)
         self.decisions, self.windows = int(core.decisions), int(core.windows)
         # derived
-        tasks = self._tasks
+        tasks = self.tasks
         self._ready: list[tuple[int, int, int]] = []  # heap of (-priority, job, gang); some entries may be outdated
-        self._placing = -1  # gang that is partly placed
+        self.placing = -1  # gang that is partly placed
+        self.busy = self.status.count(QUEUED) + self.status.count(RUNNING)
         self._queues: list[deque[tuple[int, int]]] = [deque() for _ in self.up]  # (sequence, gang), some outdated
         waits = []
         for gang, status in enumerate(self.status):
@@ -106,7 +111,7 @@ class PlainCore:
                 heapq.heappush(self._ready, (-self.priority[gang // tasks], self.job[gang // tasks], gang))
             elif status in (PLACING, QUEUED):
                 waits.append((self.sequence[gang], gang))
-                self._placing = gang if status == PLACING else self._placing
+                self.placing = gang if status == PLACING else self.placing
         for sequence, gang in sorted(waits):
             for device in self.devices[gang]:
                 self._queues[device].append((sequence, gang))
@@ -114,21 +119,24 @@ class PlainCore:
         self._background: list[float] = []  # mean …
         self._deviation: list[float] = []  # … and deviation of the load by others of each row
         self._others: RowLoads | None = None
+        self.background: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))  # both as arrays
         self._dirty: set[int] = set()  # devices on which a gang may have become startable
-        self._began: list[tuple[int, list[int]]] = []  # gangs that started in this turn
+        self._began: list[tuple[int, list[int]]] = []  # gangs that started in this turn …
+        self._saved: list[int] = []  # … and those to preempt
         self.order: list[SchedulerEvent] = []  # the events of the last turn, as they were applied; early ones last
 
     def use(self, workload: LiveWorkload) -> None:
         """Set the workload: its arrays are read at every event."""
-        t, self._w, self._tasks = workload.t, workload.tables, workload.shapes.tasks
+        self.workload, t, self._w, self.tasks = workload, workload.t, workload.tables, workload.shapes.tasks
         self._kind, self._slots = t.device_kind.tolist(), t.slots.tolist()
         self._memory = t.place[:, LOCAL].tolist()  # device whose memory each device uses
-        self._one_memory = len({m for m, exists in zip(self._memory, t.exists.tolist(), strict=True) if exists}) <= 1
+        self.one_memory = len({m for m, exists in zip(self._memory, t.exists.tolist(), strict=True) if exists}) <= 1
+        self._device_kinds = sorted(set(self._kind[d] for d in np.flatnonzero(t.exists).tolist()))
         self._lanes_of: list[list[int]] = [[] for _ in self._kind]
         for lane, (device, exists) in enumerate(zip(t.lane_device.tolist(), t.lane_exists.tolist(), strict=True)):
             if exists:
                 self._lanes_of[device].append(lane)
-        self._lane_device = t.lane_device.tolist()
+        self.lane_device = t.lane_device.tolist()
         self._route = [
             list(zip(rows, kinds, spans, strict=True))
             for rows, kinds, spans in zip(
@@ -158,7 +166,7 @@ class PlainCore:
             "leaving": [False] * len(self.status),
             "releasing": -1,
             "fetches": [0] * len(self.up),
-            "lane_setup": [False] * len(self.lane_holds),
+            "lane_setup": [gang >= 0 and self.status[gang] == SAVING for gang in self.lane_holds],
         }
         unused = ("release_from", "refused", "reading", "own_reading")
         values: dict[str, Any] = {}
@@ -199,10 +207,11 @@ class PlainCore:
             if others is not None:
                 background[: len(others[0])], deviation[: len(others[1])] = others[0].tolist(), others[1].tolist()
             self._others, self._background, self._deviation = others, background, deviation
+            self.background = np.array(background, np.float32), np.array(deviation, np.float32)
         self._own_load = None
         before = self.decisions
         early = np.zeros(len(events), bool)
-        self._began, self.order = [], []
+        self._began, self._saved, self.order = [], [], []
         behind: dict[int, int] = {}  # by gang that has finished before it was started: the number of the event
         for number, event in enumerate(events):
             self.waited = False
@@ -226,7 +235,8 @@ class PlainCore:
         stuck = not any(held >= 0 for held in self.lane_holds) and self._stuck()
         wake_s = self.wake_s if self.waited else math.inf
         made = self.decisions - before
-        return TurnCommands(started, devices, NO_GANGS, early, np.asarray(self.job), wake_s, made, 0, stuck)
+        saved = np.array(self._saved, np.int32)
+        return TurnCommands(started, devices, saved, early, np.asarray(self.job), wake_s, made, 0, stuck)
 
     def _catch_up(self, behind: dict[int, int], events: Sequence[SchedulerEvent]) -> None:
         """Apply events of gangs that had not started, once they have. Leaves the others in `behind`."""
@@ -275,12 +285,13 @@ class PlainCore:
         """False if the core has not started the gang: engines may run ahead of it."""
         if self.status[gang] != RUNNING and self.status[gang] != SAVING:
             return False
+        self.busy -= self.status[gang] == RUNNING
         self.status[gang] = FINISHED
         self._leave(gang)
         return True
 
     def _admit(self, event: SchedulerEvent) -> None:
-        slot, row, tasks, w = self.job.index(-1), event.graph, self._tasks, self._w
+        slot, row, tasks, w = self.job.index(-1), event.graph, self.tasks, self._w
         number = self.jobs_seen
         self.job[slot], self.graph[slot], self.home[slot] = number, row, event.home
         self.priority[slot], self.arrived[slot], self.dropped[slot] = event.priority, self.now_s, False
@@ -298,7 +309,7 @@ class PlainCore:
                 heapq.heappush(self._ready, (-event.priority, number, first + index))
 
     def _enter(self, gang: int) -> None:
-        slot, index = divmod(gang, self._tasks)
+        slot, index = divmod(gang, self.tasks)
         if self.job[slot] < 0 or self.dropped[slot]:
             return
         w, row = self._w, self.graph[slot]
@@ -311,7 +322,7 @@ class PlainCore:
     def _drop(self, slot: int) -> None:
         if self.job[slot] < 0 or self.dropped[slot]:
             return
-        gangs = range(slot * self._tasks, (slot + 1) * self._tasks)
+        gangs = range(slot * self.tasks, (slot + 1) * self.tasks)
         holding = [gang for gang in gangs if PLACING <= self.status[gang] < DONE]
         self.unfinished[slot], self.dropped[slot] = len(holding), True
         kept = {gang: self.status[gang] for gang in holding}
@@ -338,17 +349,18 @@ class PlainCore:
 
     def _leave(self, gang: int) -> None:
         """Take a gang off its devices: it has finished, was saved, or must be placed again."""
-        before, tasks, w = self.status[gang], self._tasks, self._w
+        before, tasks, w = self.status[gang], self.tasks, self._w
         slot, index = divmod(gang, tasks)
         devices, row = self.devices[gang], self.graph[slot]
         done = before == FINISHED
+        self.busy -= before in (QUEUED, RUNNING)
         over = done or self.dropped[slot]
         if before >= RUNNING:
             self._own_load = None
             self.resumed[gang] = True
             for lane in self.lanes[gang]:
                 self.lane_holds[lane] = FREE
-                device = self._lane_device[lane]
+                device = self.lane_device[lane]
                 self.lanes_free[device] += 1
                 self.memory_free[device] += self._needs(gang, device)
                 self._dirty.add(device)
@@ -359,8 +371,8 @@ class PlainCore:
         self.devices[gang], self.lanes[gang] = [], []
         if before < RUNNING:
             self._leave_queues(gang, devices)
-        if gang == self._placing:
-            self._placing = -1
+        if gang == self.placing:
+            self.placing = -1
         if over:
             self.unfinished[slot] -= 1
             self._release(slot, row, index)
@@ -369,7 +381,7 @@ class PlainCore:
 
     def _release(self, slot: int, row: int, index: int) -> None:
         """Release the children of a gang; free the slot of a complete job."""
-        w, first = self._w, slot * self._tasks
+        w, first = self._w, slot * self.tasks
         for target in w.out_target[row, w.out_start[row, index] : w.out_start[row, index + 1]].tolist():
             child = first + target
             self.waiting_for[child] -= 1
@@ -377,7 +389,7 @@ class PlainCore:
                 self.status[child] = READY
                 heapq.heappush(self._ready, (-self.priority[slot], self.job[slot], child))
         if not self.unfinished[slot]:
-            self.status[first : first + self._tasks] = [ABSENT] * self._tasks
+            self.status[first : first + self.tasks] = [ABSENT] * self.tasks
             self.job[slot] = -1
             self.jobs_done += 1
 
@@ -430,7 +442,7 @@ class PlainCore:
                 self._start(chosen)
 
     def _start(self, gang: int) -> None:
-        slot, index = divmod(gang, self._tasks)
+        slot, index = divmod(gang, self.tasks)
         kernel = self._w.kernel.item(self.graph[slot], index)
         lanes, devices = [], self.devices[gang]
         for device in devices:
@@ -448,32 +460,54 @@ class PlainCore:
 
     def _decide_all(self) -> None:
         while not self.waited:
-            gang = self._placing if self._placing >= 0 else self._next()
+            gang = self.placing if self.placing >= 0 else self._next()
             if gang < 0:
                 if self.offered:
-                    self.offered, self.waited, self.wake_s = False, True, math.inf
-                    self.decisions += 1
+                    self._wait(math.inf)
                 return
-            self.decisions += 1
-            self._place(gang, self._best_device(gang))
-            self._start_all()
+            began = time.perf_counter()
+            action = None if self.budget is None else self.budget.decide(self, gang)
+            if action is None:
+                action = PlainAction(PLACE, gang, self._best_device(gang))
+            if self.budget is not None:
+                self.budget.decided(action, time.perf_counter() - began)
+            if action.kind == WAIT:
+                self._wait(action.wait_s if action.wait_s > 0 else math.inf)
+            elif action.kind == PREEMPT:
+                self.decisions += 1
+                self.status[action.gang] = SAVING
+                self.busy -= 1
+                self._saved.append(action.gang)
+            else:
+                self.decisions += 1
+                self._place(action.gang, action.device)
+                self._start_all()
+
+    def _wait(self, seconds: float) -> None:
+        self.offered, self.waited, self.wake_s = False, True, seconds
+        self.decisions += 1
 
     def _is_ready(self, entry: tuple[int, int, int]) -> bool:
-        return self.status[entry[2]] == READY and self.job[entry[2] // self._tasks] == entry[1]
+        return self.status[entry[2]] == READY and self.job[entry[2] // self.tasks] == entry[1]
 
     def _next(self) -> int:
         """The gang to place next: highest priority, then oldest job, then lowest number; -1 = none."""
         kept, found = [], -1
         while self._ready and found < 0:
-            entry = heapq.heappop(self._ready)
-            if self._is_ready(entry):
-                if self._enough(entry[2], self.up):
-                    found = entry[2]
-                else:
+            entry = self._ready[0]
+            if self._is_ready(entry) and self._enough(entry[2], self.up):
+                found = entry[2]
+            else:
+                heapq.heappop(self._ready)
+                if self._is_ready(entry):  # too few devices are up
                     kept.append(entry)
-        for entry in kept:  # too few devices are up
+        for entry in kept:
             heapq.heappush(self._ready, entry)
         return found
+
+    def ready_gangs(self) -> list[int]:
+        """READY gangs, in ascending order."""
+        return sorted(entry[2] for entry in self._ready if self._is_ready(entry))
 
     def _enough(self, gang: int, devices: Sequence[bool]) -> bool:
         """Whether, among these devices, at least as many can run a gang as it has workers."""
@@ -494,12 +528,12 @@ class PlainCore:
 
     def _costs(self, gang: int, devices: Sequence[int]) -> list[float]:
         """Seconds until the gang would finish on each device, and delay of others, as `scheduling.estimate.cost_s`."""
-        slot, index = divmod(gang, self._tasks)
+        slot, index = divmod(gang, self.tasks)
         w, kernel = self._w, self._w.kernel.item(self.graph[slot], index)
-        own = self._loads()
+        own = self.own_load()
         load = [mine + others for mine, others in zip(own, self._background, strict=True)]
         demands = w.demand_fixed[kernel].tolist()
-        fetches = self._fetches(gang) if self.inputs_left[gang] and not self._one_memory else ()
+        fetches = self.fetches_of(gang) if self.inputs_left[gang] and not self.one_memory else ()
         found = []
         for device in devices:
             queue = self._queue_s(device, load) if self.lanes_free[device] <= 0 or self.queued[device] else 0.0
@@ -522,7 +556,7 @@ class PlainCore:
             gang = self.lane_holds[lane]
             if gang < 0:
                 continue
-            slot, index = divmod(gang, self._tasks)
+            slot, index = divmod(gang, self.tasks)
             demand = w.demand_fixed[w.kernel.item(self.graph[slot], index), self._kind[device]].tolist()
             slow = 1.0
             for row, resource, _ in self._route[device]:
@@ -532,16 +566,16 @@ class PlainCore:
             excess, runs = excess + slow - 1.0, runs + 1
         return (self.queued_s[device] * (1.0 + excess / max(runs, 1)) + left) / max(self._slots[device], 1)
 
-    def _fetches(self, gang: int) -> list[tuple[list[int], float]]:
+    def fetches_of(self, gang: int) -> list[tuple[list[int], float]]:
         """Memories that hold the next few inputs of a gang, and the sizes of these inputs in bytes."""
-        slot, index = divmod(gang, self._tasks)
+        slot, index = divmod(gang, self.tasks)
         w, row = self._w, self.graph[slot]
         end = int(w.in_start[row, index + 1])
         begin = end - self.inputs_left[gang]
         found = []
         for edge in range(begin, min(begin + w.fan, end)):
             source = int(w.in_source[row, edge])
-            copies = self.copies[slot * self._tasks + source] if source >= 0 else [self.home[slot]]
+            copies = self.copies[slot * self.tasks + source] if source >= 0 else [self.home[slot]]
             found.append((copies, float(w.in_bytes[row, edge])))
         return found
 
@@ -565,14 +599,14 @@ class PlainCore:
         rows = (row for row, _, spans in self._route[device] if spans >> span & 1)
         return min((self._capacity[row] / (1 + load[row]) for row in rows), default=math.inf)
 
-    def _loads(self) -> list[float]:
+    def own_load(self) -> list[float]:
         """Load of running workers on each row, by their profiles."""
         if self._own_load is None:
-            w, tasks, load = self._w, self._tasks, [0.0] * len(self._capacity)
+            w, tasks, load = self._w, self.tasks, [0.0] * len(self._capacity)
             for lane, gang in enumerate(self.lane_holds):
                 if gang >= 0:
                     slot, index = divmod(gang, tasks)
-                    device = self._lane_device[lane]
+                    device = self.lane_device[lane]
                     demand = w.demand_fixed[w.kernel.item(self.graph[slot], index), self._kind[device]].tolist()
                     for row, resource, _ in self._route[device]:
                         load[row] += demand[resource] / self._capacity[row]
@@ -581,30 +615,51 @@ class PlainCore:
 
     def _seconds(self, gang: int, device: int) -> float:
         """Isolated seconds of a gang on a device; inf where it cannot run."""
-        slot, index = divmod(gang, self._tasks)
+        slot, index = divmod(gang, self.tasks)
         w, row, kind = self._w, self.graph[slot], self._kind[device]
         kernel = w.kernel.item(row, index)
         per_unit = w.time_fixed.item(kernel, kind) + w.time_work.item(kernel, kind) * w.work.item(row, index)
         return per_unit * w.units.item(row, index)
 
+    def best_s(self, gang: int) -> float:
+        """Isolated seconds of a gang on the fastest kind that may run it; inf if there is none."""
+        slot, index = divmod(gang, self.tasks)
+        w, row, bits = self._w, self.graph[slot], self.runs_on[gang]
+        fixed, per_work = (table[w.kernel.item(row, index)].tolist() for table in (w.time_fixed, w.time_work))
+        work = w.work.item(row, index)
+        each = (fixed[kind] + per_work[kind] * work for kind in self._device_kinds if bits >> kind & 1)
+        return min(each, default=math.inf) * w.units.item(row, index)
+
+    def in_window(self, gang: int) -> bool:
+        """Whether a gang belongs to a large graph (`task_window.py`)."""
+        slot, index = divmod(gang, self.tasks)
+        return index >= self._w.gangs.item(self.graph[slot])
+
     def _needs(self, gang: int, device: int) -> int:
         """Memory of a worker of a gang on a device, in the unit of `memory_free`."""
-        slot, index = divmod(gang, self._tasks)
+        slot, index = divmod(gang, self.tasks)
         return self._w.footprint.item(self.graph[slot], index, self._kind[device])
 
     def _place(self, gang: int, device: int) -> None:
         """Append the next worker of a gang to a device's queue."""
         devices = self.devices[gang]
         if not devices:
+            entry = -self.priority[gang // self.tasks], self.job[gang // self.tasks], gang
+            if self._ready[0] == entry:
+                heapq.heappop(self._ready)
+            else:
+                self._ready.remove(entry)
+                heapq.heapify(self._ready)
             self.sequence[gang] = self.next_sequence
             self.next_sequence += 1
             if self.inputs_left[gang]:
                 self._fetch(gang, device)
         devices.append(device)
         if len(devices) < self.workers[gang]:
-            self.status[gang], self._placing = PLACING, gang
+            self.status[gang], self.placing = PLACING, gang
         else:
-            self.status[gang], self._placing, self.held[gang] = QUEUED, -1, 0.0
+            self.status[gang], self.placing, self.held[gang] = QUEUED, -1, 0.0
+            self.busy += 1
         self._queues[device].append((self.sequence[gang], gang))
         self.queued[device] += 1
         self.queued_s[device] += self._seconds(gang, device)
@@ -612,15 +667,15 @@ class PlainCore:
 
     def _fetch(self, gang: int, device: int) -> None:
         """Engines move inputs together with the kernel that reads them, so all inputs are there at once."""
-        if not self._one_memory:
-            slot, index = divmod(gang, self._tasks)
+        if not self.one_memory:
+            slot, index = divmod(gang, self.tasks)
             w, row, memory = self._w, self.graph[slot], self._memory[device]
             end = int(w.in_start[row, index + 1])
             for edge in range(end - self.inputs_left[gang], end):
                 source = int(w.in_source[row, edge])
                 if source < 0 or w.in_bytes[row, edge] <= 0:
                     continue
-                parent = slot * self._tasks + source
+                parent = slot * self.tasks + source
                 copies = self.copies[parent]
                 if all(copy < 0 or self._span[copy][memory] != LOCAL for copy in copies) and memory not in copies:
                     copies[1 + self.copied[parent] % (MAX_COPIES - 1)] = memory

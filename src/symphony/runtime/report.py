@@ -189,7 +189,9 @@ def _attempt_line(task: TaskHistory, attempt: Attempt, before_s: float, now_s: f
         return f"on {attempt.device}: {how} after {_s(attempt.seconds)}"
     waited = max(attempt.began_s - before_s, 0.0)
     cold = "; the first call in its process" if attempt.cold else ""
-    return f"on {attempt.device}: waited {_s(waited)}, took {_s(attempt.seconds)} ({expected}){cold}{first}"
+    by, decided_s = attempt.decided
+    placed = f"; placed by the {by} in {_s(decided_s)}" if by else ""
+    return f"on {attempt.device}: waited {_s(waited)}, took {_s(attempt.seconds)} ({expected}){placed}{cold}{first}"
 
 
 def _waits(job: JobState, run: TaskRun) -> str:

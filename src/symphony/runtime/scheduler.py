@@ -3,8 +3,8 @@
 If the policy raises an exception, exceeds its time limit, breaks a rule or leaves all devices idle, its turn is
 discarded, and a heuristic takes the turn from the same state. Such fallbacks are logged and counted.
 
-Policies decide in a compiled program (`programs.py`). The heuristic decides in plain Python (`plain_turn.py`), which
-needs no program; on large clusters it is compiled, too.
+Policies decide in a compiled program (`programs.py`). The heuristic and the learned policy decide in plain Python
+(`plain_turn.py`, `plain_network.py`), which needs no program; on large clusters they are compiled, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from typing import Any
 import numpy as np
 
 from symphony.baselines import EftBelief
+from symphony.policies.budgeted import Budgeted
+from symphony.policies.late_binding import LateBinding
+from symphony.policies.learned import Learned
 from symphony.problem.errors import PolicyError
 from symphony.problem.topology import Topology
 from symphony.problem.units import show
 from symphony.runtime.background_load import RowLoads
+from symphony.runtime.budget import Budget, DecisionCounts
 from symphony.runtime.live_workload import LiveWorkload, Shapes, enlarged_core
 from symphony.runtime.packing import Packed
+from symphony.runtime.plain_network import PlainNetwork
 from symphony.runtime.plain_turn import PlainCore, suits
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.programs import TurnProgram, TurnResult
@@ -51,6 +56,7 @@ class Statistics:
     decisions: int = 0
     refused: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)  # turns that the heuristic took, by reason
+    deciders: dict[str, DecisionCounts] = field(default_factory=dict)  # under a time budget: who decided
     latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))  # of turns with decisions
     # From an engine event to the dispatch of a kernel that it allowed to start, without decisions (`handling_time.py`).
     handling_s: deque[float] = field(default_factory=lambda: deque(maxlen=HANDLING_AVERAGE_STARTS))
@@ -60,7 +66,8 @@ class Statistics:
         times = f"; a turn takes {p50} (p50), {p99} (p99)" if self.latency_s else ""
         fallbacks = ", ".join(f"{reason}: {turns}" for reason, turns in self.fallbacks.items()) or "none"
         counts = f"{self.turns} turns, {self.decisions} decisions, {self.refused} refused"
-        return f"{counts}{times}; turns of the heuristic: {fallbacks}"
+        by = "".join(f"; {name}: {found}" for name, found in self.deciders.items())
+        return f"{counts}{times}{by}; turns of the heuristic: {fallbacks}"
 
     __repr__ = __str__
 
@@ -96,12 +103,17 @@ class Scheduler:
         self.workload = LiveWorkload(topology, profiles, shapes or Shapes(), speeds)
         self.policy, self.timeout_s = policy, timeout_s
         self.statistics = Statistics()
-        self._asks_policy = type(policy) is not type(HEURISTIC)  # False also if its program does not compile
+        self._has_plain_turns = suits(self.workload.t)
+        self._budget = _budget(policy) if self._has_plain_turns else None
+        if self._budget is not None:
+            self._budget.network.prepare(self.workload)
+            self.statistics.deciders = self._budget.counts
+        # Whether a compiled program decides. False also if that does not compile.
+        self._asks_policy = self._budget is None and type(policy) is not type(HEURISTIC)
         self._programs: dict[bool, TurnProgram] = {}  # of the policy (True) and of the heuristic (False)
         self._states: dict[bool, Any] = {}
         self._pending: Future | None = None  # the policy's latest turn; runs on if its time limit has passed
         self._thread: ThreadPoolExecutor | None = None
-        self._has_plain_turns = suits(self.workload.t)
         self._load()
         self._set(state.empty(self.workload.t, self.workload.w, self.workload.shapes.jobs, np))
 
@@ -126,7 +138,9 @@ class Scheduler:
     def _set(self, core: Core) -> None:
         """Set the state, in the form that the next turn needs."""
         plain = self._has_plain_turns and not self._asks_policy
-        self._core: PlainCore | Packed = PlainCore(self.workload, core) if plain else self._any.packed(core)
+        self._core: PlainCore | Packed = (
+            PlainCore(self.workload, core, self._budget) if plain else self._any.packed(core)
+        )
 
     def refresh_beliefs(self) -> None:
         self.workload.refresh_beliefs()
@@ -158,6 +172,10 @@ class Scheduler:
         if commands.decisions:
             statistics.latency_s.append(time.perf_counter() - began)
         return commands
+
+    def decided(self, gang: int) -> tuple[str, float]:
+        """What placed a gang, and the seconds that this took; nothing ("") without a time budget."""
+        return ("", 0.0) if self._budget is None else self._budget.placed.get(gang, ("", 0.0))
 
     @property
     def is_plain(self) -> bool:
@@ -244,3 +262,12 @@ class Scheduler:
         if not self.statistics.fallbacks[reason]:
             log.warning("policy %s: %s; the heuristic decides instead", self.policy.name, text)
         self.statistics.fallbacks[reason] += 1
+
+
+def _budget(policy: Policy) -> Budget | None:
+    """Of a policy whose network can decide in plain turns. One without a time budget decides everything."""
+    if type(policy) is Budgeted:
+        return Budget(PlainNetwork(policy.policy))
+    learned = policy.learned if type(policy) is LateBinding else policy
+    plain = type(learned) is Learned and not learned.draws
+    return Budget(PlainNetwork(policy), 0.0) if plain else None  # type: ignore[arg-type]

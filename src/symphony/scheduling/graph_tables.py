@@ -3,16 +3,18 @@
 A graphs, T gangs of a graph, E edges, Y device kinds, G gangs in the system, K job slots. Gangs of the same number and
 graph are alike in all that profiles say; so policies work that out for graphs [A, T], which are few, and look it up for
 the gangs in the system [G], which are many. Tables over paths are found by relaxing all edges until nothing changes,
-which takes as many rounds as the longest path has gangs.
+which takes as many rounds as the longest path has gangs. Functions with `xp` also run on NumPy arrays, with xp=numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from symphony.problem.arrays import KIND_INDEX, TopologyArrays, WorkloadArrays
@@ -32,39 +34,42 @@ class DataEdges(eqx.Module):
     seconds: Array  # f[A, E]: mean transfer time
 
 
-def data_edges(t: TopologyArrays, w: WorkloadArrays) -> DataEdges:
+def data_edges(t: TopologyArrays, w: WorkloadArrays, xp: Any = jnp) -> DataEdges:
     """The edges of all graphs, with the time that they take over a middling link."""
-    tasks, target = w.kernel.shape[1], reading_gangs(w)
+    tasks, target = w.kernel.shape[1], reading_gangs(w, xp)
     between = (w.in_source >= 0) & (target < tasks)
-    source = jnp.where(between, w.in_source, tasks)
-    return DataEdges(source, jnp.where(between, target, tasks), jnp.where(between, w.in_bytes, 0) * seconds_per_byte(t))
+    source, size = xp.where(between, w.in_source, tasks), xp.where(between, w.in_bytes, 0)
+    return DataEdges(source, xp.where(between, target, tasks), size * seconds_per_byte(t, xp))
 
 
-def reading_gangs(w: WorkloadArrays) -> Array:
+def reading_gangs(w: WorkloadArrays, xp: Any = jnp) -> Array:
     """The gang that reads over each edge [A, E]; beyond the last for padding."""
-    number = jnp.arange(w.in_source.shape[1])
+    number = xp.arange(w.in_source.shape[1])
+    if xp is np:
+        return np.stack([np.searchsorted(starts, number, side="right") - 1 for starts in w.in_start])
     return jax.vmap(lambda starts: jnp.searchsorted(starts, number, side="right") - 1)(jnp.asarray(w.in_start))
 
 
-def seconds_per_byte(t: TopologyArrays) -> Array:
+def seconds_per_byte(t: TopologyArrays, xp: Any = jnp) -> Array:
     """Of a middling transfer: over the median of the rows that data crosses, as in `WorkloadArrays.rank`."""
-    kinds = jnp.asarray(_DATA_ROW_KINDS)
-    crossed = (jnp.asarray(t.row_kind)[:, None] == kinds).any(axis=1) & (t.row_group >= 0)
+    crossed = (xp.asarray(t.row_kind)[:, None] == xp.asarray(_DATA_ROW_KINDS)).any(axis=1) & (t.row_group >= 0)
+    if xp is np:  # which warns where there is none
+        return np.float32(1 / np.median(t.capacity[crossed])) if crossed.any() else np.float32(1e-10)
     middle = jnp.nanmedian(jnp.where(crossed, t.capacity, jnp.nan))
     return jnp.where(jnp.isnan(middle), 1e-10, 1 / middle)
 
 
-def devices_by_kind(t: TopologyArrays) -> Array:
+def devices_by_kind(t: TopologyArrays, xp: Any = jnp) -> Array:
     """How many devices there are of each kind [Y]."""
-    kinds = jnp.arange(t.kind_memory.shape[0])
+    kinds = xp.arange(t.kind_memory.shape[0])
     return ((t.device_kind[:, None] == kinds) & t.exists[:, None]).sum(axis=0)
 
 
-def gang_seconds(t: TopologyArrays, w: WorkloadArrays) -> Array:
+def gang_seconds(t: TopologyArrays, w: WorkloadArrays, xp: Any = jnp) -> Array:
     """Isolated seconds of every gang on each device kind [A, T, Y]; inf where it cannot run, or there is no device."""
     seconds = (w.time_fixed[w.kernel] + w.time_work[w.kernel] * w.work[..., None]) * w.units[..., None]
-    able = (w.runs_on[..., None] >> jnp.arange(seconds.shape[-1])) & 1 > 0
-    return jnp.where(able & (devices_by_kind(t) > 0), seconds, jnp.inf)
+    able = (w.runs_on[..., None] >> xp.arange(seconds.shape[-1])) & 1 > 0
+    return xp.where(able & (devices_by_kind(t, xp) > 0), seconds, xp.inf)
 
 
 def device_mean(t: TopologyArrays, table: Array, able: Array) -> Array:
@@ -75,6 +80,12 @@ def device_mean(t: TopologyArrays, table: Array, able: Array) -> Array:
 
 def fixed_point(relax: Callable[[Array], Array], start: Array, rounds: int) -> Array:
     """Apply `relax` until it changes nothing, `rounds` times at most."""
+    if isinstance(start, np.ndarray):
+        for _ in range(rounds):
+            before, start = start, relax(start)
+            if np.array_equal(before, start):
+                break
+        return start
 
     def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         table, _, done = carry
@@ -89,12 +100,30 @@ def fixed_point(relax: Callable[[Array], Array], start: Array, rounds: int) -> A
 
 def max_over_edges(at: Array, values: Array, tasks: int) -> Array:
     """The largest of the values [A, E, ...] of the edges that belong to each gang [A, T, ...], or 0 if it has none."""
+    if isinstance(values, np.ndarray):
+        return _reduced(np.maximum, at, values, tasks)
     zero = jnp.zeros((tasks, *values.shape[2:]), values.dtype)
     return jax.vmap(lambda gang, value: zero.at[gang].max(value, mode="drop"))(at, values)
 
 
+def sum_over_edges(at: Array, values: Array, tasks: int) -> Array:
+    """The sum of the values [A, E, ...] of the edges that belong to each gang [A, T, ...]."""
+    if isinstance(values, np.ndarray):
+        return _reduced(np.add, at, values, tasks)
+    zero = jnp.zeros((tasks, *values.shape[2:]), values.dtype)
+    return jax.vmap(lambda gang, value: zero.at[gang].add(value, mode="drop"))(at, values)
+
+
+def _reduced(operation: Any, at: np.ndarray, values: np.ndarray, tasks: int) -> np.ndarray:
+    found = np.zeros((len(at), tasks + 1, *values.shape[2:]), values.dtype)  # the last is for padding
+    operation.at(found, (np.arange(len(at))[:, None], at), values)
+    return found[:, :tasks]
+
+
 def gang_rows(table: Array, gang: Array) -> Array:
     """Rows of a table [A, T, ...] for the gangs at one end of the edges [A, E, ...]; none reads the last row."""
+    if isinstance(table, np.ndarray):
+        return table[np.arange(len(table))[:, None], np.minimum(gang, table.shape[1] - 1)]
     return jax.vmap(lambda rows, index: rows.at[index].get(mode="clip"))(table, gang)
 
 

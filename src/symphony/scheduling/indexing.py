@@ -6,10 +6,11 @@ one scenario a masked select over the whole array is cheaper, and fuses. Long ar
 
 from __future__ import annotations
 
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
@@ -20,6 +21,11 @@ NO_INDEX = 2**31 - 1
 BoolScalar: TypeAlias = Bool[Array, ""]
 IntScalar: TypeAlias = Int[Array, ""]
 FloatScalar: TypeAlias = Float[Array, ""]
+
+
+def namespace(*arrays: Any) -> Any:
+    """`numpy` if all are NumPy arrays, else `jax.numpy`: for functions that real runs call outside of programs."""
+    return np if all(isinstance(x, np.ndarray | np.generic) for x in arrays) else jnp
 
 
 def compute_once(x: Tree) -> Tree:
@@ -67,7 +73,8 @@ def add_all(x: Array, indices: Array, values: Array) -> Array:
 
 def first(mask: Array) -> Array:
     """The lowest index where `mask` holds, or NO_INDEX."""
-    return jnp.where(mask, jnp.arange(mask.shape[-1], dtype=jnp.int32), NO_INDEX).min(axis=-1)
+    xp = namespace(mask)
+    return xp.where(mask, xp.arange(mask.shape[-1], dtype=xp.int32), NO_INDEX).min(axis=-1)
 
 
 def first_min(key: Array) -> tuple[Array, Array]:

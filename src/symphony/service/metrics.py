@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from starlette.types import Scope
 
+from symphony.runtime.budget import HEURISTIC, DecisionCounts
 from symphony.runtime.jobs import RUNNING, WAITING
 from symphony.service.connections import CONNECTION_HINTS, Connections
 from symphony.service.service import Service
@@ -64,6 +65,11 @@ class Metrics:
         runs = {kind: state.counts[kind] for kind in (FINISHED, LOST, BROKE)}
         slowest_commit_s = max(list(service.ledger.commit_s), default=0.0)
         fallbacks = dict(decisions.fallbacks) or {"late": 0}
+        deciders = decisions.deciders or {HEURISTIC: DecisionCounts(decisions.decisions)}
+        by = {
+            field: {who: getattr(one, field) for who, one in deciders.items()}
+            for field in ("decisions", "seconds", "kernel_s")
+        }
         latency_s = {str(share): decisions.latency_quantile(share) for share in (0.5, 0.9, 0.99)}
         refused = {reason: self._connections.refused[reason] for reason in CONNECTION_HINTS}
         descriptors, most = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -81,6 +87,9 @@ class Metrics:
             *_metric("decisions_total", COUNTER, "Decisions.", decisions.decisions),
             *_metric("decisions_refused_total", COUNTER, "Decisions that were not allowed.", decisions.refused),
             *_metric("fallbacks_total", COUNTER, "Turns taken by the heuristic, by reason.", fallbacks, "reason"),
+            *_metric("decider_decisions_total", COUNTER, "Decisions, by what decided.", by["decisions"], "by"),
+            *_metric("decider_seconds_total", COUNTER, "Time that decisions took.", by["seconds"], "by"),
+            *_metric("decider_kernel_seconds_total", COUNTER, "Expected time of their kernels.", by["kernel_s"], "by"),
             *_metric("decision_seconds", GAUGE, "Latency of the last turns with decisions.", latency_s, "quantile"),
             *_metric("connections", GAUGE, "Connections.", len(self._connections)),
             *_metric("connections_refused_total", COUNTER, "Refused connections, by reason.", refused, "reason"),

@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from symphony.engines.containment import Containment
 from symphony.engines.engine import Engine
 from symphony.problem import units
+from symphony.problem.defaults import LIVE_POLICY
 from symphony.problem.errors import (
     BusyError,
     InfeasibleError,
@@ -35,7 +36,7 @@ from symphony.problem.errors import (
     UnavailableError,
     UnknownJobError,
 )
-from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
+from symphony.runtime.cluster import Cluster
 from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import DONE
 from symphony.runtime.live_workload import Shapes
@@ -98,7 +99,7 @@ class Service:
         folder: Path,
         *,
         database: str = "",
-        policy: Policy | str = DEFAULT_POLICY,
+        policy: Policy | str = LIVE_POLICY,
         limits: Limits | None = None,
         checkpoints: Path | None = None,
         round_s: float = ROUND_S,

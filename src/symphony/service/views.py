@@ -305,4 +305,5 @@ def decisions(service: Service) -> wire.DecisionsView:
         fallbacks=dict(statistics.fallbacks),
         p50_s=wire.optional(statistics.latency_quantile(0.5)),
         p99_s=wire.optional(statistics.latency_quantile(0.99)),
+        by={who: found.decisions for who, found in statistics.deciders.items()},
     )

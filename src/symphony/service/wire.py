@@ -413,6 +413,7 @@ class DecisionsView(BaseModel):
     fallbacks: dict[str, int]  # turns taken by the heuristic instead of the policy, by reason
     p50_s: float | None
     p99_s: float | None
+    by: dict[str, int] = {}  # decisions of the network and of the heuristic, under a time budget
 
 
 class UserView(BaseModel):
