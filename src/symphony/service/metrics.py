@@ -14,6 +14,7 @@ from starlette.types import Scope
 
 from symphony.runtime.jobs import RUNNING, WAITING
 from symphony.service.connections import CONNECTION_HINTS, Connections
+from symphony.service.futures import Futures
 from symphony.service.service import Service
 from symphony.service.state import ACCEPTED, BROKE, FINISHED, LOST
 
@@ -57,7 +58,7 @@ class Metrics:
         method = scope["method"] if scope["method"] in HTTP_METHODS else "other"
         self._requests[method, getattr(scope.get("route"), "path", "other"), status] += 1
 
-    def text(self, service: Service) -> str:
+    def text(self, service: Service, futures: Futures) -> str:
         state, decisions = service.state, service.cluster.statistics
         statuses = Counter(service.running.status(job) for job in list(state.open.values()))
         ended = {status: state.counts[status] for status in ("done", "failed", "cancelled")}
@@ -93,6 +94,15 @@ class Metrics:
             about = "Background load of a row of the machine, as a fraction of its capacity"
             lines += _metric("others_load", GAUGE, f"{about}.", mean, "row")
             lines += _metric("others_load_deviation", GAUGE, f"{about}: standard deviation.", deviation, "row")
+        about = "forecasts with an outcome, of start or finish"
+        rows = {row.what: row for row in futures.record.rows() if row.by == "all"}
+        lines += _metric("forecasts_total", COUNTER, "Forecasts of jobs in the record.", futures.made)
+        lines += _metric("forecasts_scored_total", COUNTER, "Those whose outcome is known.", futures.scored)
+        if rows:
+            coverage, width = ({what: value for what, row in rows.items() for value in [getattr(row, name)]}
+                               for name in ("coverage", "width"))  # fmt: skip
+            lines += _metric("forecast_coverage", GAUGE, f"Share of {about} within 80% bands.", coverage, "what")
+            lines += _metric("forecast_width", GAUGE, f"Median relative width of bands of {about}.", width, "what")
         lines += _header("submit_seconds", "histogram", "Time from request to answer.")
         lines += self.submit_s.lines("symphony_submit_seconds")
         lines += _header("requests_total", COUNTER, "Requests.")
