@@ -13,11 +13,11 @@ from symphony.cli import options, terminal
 from symphony.cli.options import AsJson
 from symphony.cli.remote import Key, Number, Url, plain_table
 from symphony.cli.terminal import print_json
-from symphony.counterfactuals.outlook import seconds
 from symphony.problem.errors import InputError
 from symphony.service.client import connect
 from symphony.service.graph_file import load
 from symphony.service.wire import AskWhatIf, BandView, WhatIfAnswer
+from symphony.training_jobs.job_forecast import seconds
 
 MAX_SHOWN_JOBS = 10
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)")

@@ -11,10 +11,10 @@ import numpy as np
 
 from symphony.counterfactuals.change import Addition, Change
 from symphony.counterfactuals.futures import PLAY_POLICY, PlayedTimes, Stage, typical_s
-from symphony.counterfactuals.outlook import band, seconds, spelled
+from symphony.counterfactuals.outlook import band
 from symphony.counterfactuals.snapshot import Snapshot, SnapshotJob, SnapshotTask
 from symphony.scheduling.policy import Policy
-from symphony.training_jobs.job_forecast import Band
+from symphony.training_jobs.job_forecast import Band, seconds, spelled
 
 MIN_GAIN = 0.1  # share of its waiting time by which a change has to bring a job forward to be said to help …
 MIN_GAIN_S = 0.1  # … and seconds

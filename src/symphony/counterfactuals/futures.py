@@ -425,11 +425,11 @@ def _play(stage: Stage, change: Change, policy: Policy, progress: Callable[[floa
                 into[k, where] = at[known]
     workers = np.asarray([task.workers for task in stage.all_tasks], float)
     busy = np.where(np.isfinite(ends), ends - np.where(np.isfinite(starts), starts, 0.0), 0.0) * workers
-    job = stage.layout.job
+    owner = stage.layout.job
     for k in range(stage.draws):
-        np.minimum.at(start_s[k], job, starts[k])
+        np.minimum.at(start_s[k], owner, starts[k])
         finish_s[k] = -np.inf
-        np.maximum.at(finish_s[k], job, ends[k])
+        np.maximum.at(finish_s[k], owner, ends[k])
     runs = np.asarray([any(task.devices for task in one.tasks) for one in stage.jobs], bool)
     start_s[:, runs] = np.where(np.isfinite(start_s[:, runs]), 0.0, start_s[:, runs])
     return PlayedTimes(start_s, np.where(np.isfinite(finish_s), finish_s, np.inf), busy.sum(axis=1), int(exists.sum()))

@@ -1,16 +1,14 @@
-"""When a job starts and ends: the answer, and its forecasts for the record. Imports no JAX: clients use it."""
+"""When a job starts and ends: the answer, and its forecasts for the record."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from symphony.counterfactuals.record import FINISH, SHARE, START, Forecast, Record
 from symphony.counterfactuals.snapshot import SnapshotJob
-from symphony.problem.units import show
-from symphony.training_jobs.job_forecast import Band
+from symphony.training_jobs.job_forecast import Band, spelled
 
 if TYPE_CHECKING:
     from symphony.counterfactuals.futures import PlayedTimes
@@ -61,18 +59,3 @@ def outlook_of(
 def outlook(job: int, start_s: Band, finish_s: Band, runs: bool) -> Outlook:
     begin = "runs, and" if runs else f"is expected to start {spelled(start_s)} and"
     return Outlook(start_s, finish_s, f"job {job} {begin} is expected to end {spelled(finish_s)}")
-
-
-def seconds(value: float) -> str:
-    """A time in words, to two or three digits."""
-    return (
-        show(float(f"{value:.3g}" if value >= 10 else f"{value:.2g}"), "seconds") if math.isfinite(value) else "never"
-    )
-
-
-def spelled(one: Band) -> str:
-    """A band in words."""
-    if not math.isfinite(one.mid):
-        return "at an unknown time" if math.isinf(one.low) else f"in {seconds(one.low)} at the earliest"
-    end = seconds(one.high) if math.isfinite(one.high) else "any time"
-    return f"in {seconds(one.mid)} ({seconds(one.low)} to {end})"

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from symphony.counterfactuals import answers
 from symphony.counterfactuals.change import Change, addition, devices_of, extended
 from symphony.counterfactuals.futures import PlayedTimes, Stage
-from symphony.counterfactuals.outlook import Outlook, outlook, outlook_of, seconds, spelled
+from symphony.counterfactuals.outlook import Outlook, outlook, outlook_of
 from symphony.counterfactuals.record import SHARE, Forecast, Record
 from symphony.counterfactuals.snapshot import Snapshot, SnapshotJob
 from symphony.policies import named
@@ -46,7 +46,7 @@ from symphony.service.service import Service
 from symphony.service.shares import FairQueue
 from symphony.service.state import FINISHED, RUN_ENDINGS, ServiceJob
 from symphony.service.tokens import ADMIN, Token
-from symphony.training_jobs.job_forecast import Band
+from symphony.training_jobs.job_forecast import Band, seconds, spelled
 
 log = logging.getLogger("symphony.service")
 RECENT_S, MAX_RECENT = 3_600.0, 64  # jobs that tell how others will arrive: how long ago, and how many
