@@ -143,7 +143,7 @@ def record(
         right = ("forecasts", "held", "before calibration", "width", "error")
         table = plain_table("of", "by", "", *right, right=right)
         for row in found.rows:
-            shares = (f"{x:.0%}" for x in (row.coverage, row.model_coverage, row.width, row.error))
+            shares = (f"{x:.0%}" for x in (row.coverage, row.raw_coverage, row.width, row.error))
             table.add_row(row.what, row.by, escape(row.value), str(row.count), *shares)
         terminal.print_table(table)
 

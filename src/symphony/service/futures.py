@@ -479,7 +479,14 @@ class Futures:
             text=f"{text}; {waiting} more wait for their outcome" if waiting else text,
             rows=[
                 wire.RecordRowView(
-                    count=row.scored, **{name: x for name, x in row._asdict().items() if name != "scored"}
+                    what=row.what,
+                    by=row.by,
+                    value=row.value,
+                    count=row.scored,
+                    coverage=row.coverage,
+                    raw_coverage=row.model_coverage,
+                    width=row.width,
+                    error=row.error,
                 )
                 for row in rows
             ],

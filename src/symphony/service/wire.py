@@ -432,7 +432,7 @@ class RecordRowView(BaseModel):
     value: Text
     count: int
     coverage: float  # share of outcomes in the bands that were shown …
-    model_coverage: float  # … and in those of the model, before calibration
+    raw_coverage: float  # … and in those of the model, before calibration
     width: float  # median width of bands over the time that was forecast
     error: float  # median error of the middle, relative to what happened
 
