@@ -21,6 +21,7 @@ ORDER = (
     "training_jobs",
     "baselines",
     "policies",
+    "counterfactuals",
     "oracle",
     "evaluation",
     "learning",

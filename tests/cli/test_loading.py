@@ -22,7 +22,7 @@ from tests.service.places import Place, place
 HEAVY = {"jax", "jaxlib", "equinox", "optax", "scipy", "ortools", "matplotlib", "pandas"}
 SERVED = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic"}
 WORK = ["compare", "evaluate", "oracle", "plan", "serve", "topology show", "train", "workload show"]
-TALK = ["submit", "jobs", "job", "logs", "cancel", "trace", "top", "profile", "explain", "forecast", "token"]
+TALK = ["submit", "jobs", "job", "logs", "cancel", "trace", "top", "profile", "explain", "forecast", "token", "why"]
 DRIVER = """
 import json, sys
 from symphony.cli import main
@@ -103,7 +103,16 @@ def test_what_talks_to_a_service_takes_nothing_heavy(
         "logs 1 --follow",
         "explain 1",
     ]
-    lines += ["trace 1 -o trace.json", "cancel 1", "top --looks 1", "forecast --live", "profile"]
+    lines += [
+        "trace 1 -o trace.json",
+        "cancel 1",
+        "top --looks 1",
+        "forecast --live",
+        "when 1",
+        "why 1",
+        "record",
+        "profile",
+    ]
     for line, found in loaded(*lines, folder=tmp_path):
         assert found.isdisjoint(HEAVY | SERVED), line
         assert "numpy" not in found or line == "profile", line

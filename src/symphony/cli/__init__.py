@@ -40,6 +40,10 @@ COMMANDS = {
     "result": "Wait for a job and print its result.",
     "logs": "Print the events of a job and the output of its tasks.",
     "cancel": "Cancel a job: running tasks are killed, waiting tasks never start.",
+    "why": "Say why a job waits, what is ahead of it, and the smallest change that would help.",
+    "when": "Say when a job starts and ends, with bands, and how reliable such bands were.",
+    "whatif": "Play the open jobs, or the journalled ones again, with something changed, and compare.",
+    "record": "Show how often forecasts were right, by horizon and user.",
     "trace": "Write which task ran where and when, for chrome://tracing or ui.perfetto.dev.",
     "topology": "Show clusters, check their files, describe this machine.",
     "workload": "List workload families and file formats; show, convert and sample workloads.",
@@ -53,6 +57,7 @@ COMMANDS = {
 }
 # Modules whose names differ from their commands'.
 COMMAND_MODULES = dict.fromkeys(("submit", "job", "result", "logs", "cancel", "trace"), "jobs") | {"restore": "backup"}
+COMMAND_MODULES |= dict.fromkeys(("why", "when", "whatif", "record"), "futures")
 OUTPUT_IS_FOLDER = ("evaluate", "train")
 JSON_TOOK_FILE = ("compare", "explain", "forecast", "oracle", *OUTPUT_IS_FOLDER)  # in earlier versions
 

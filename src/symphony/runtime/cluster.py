@@ -6,7 +6,9 @@ import atexit
 import itertools
 import math
 import threading
+import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -15,6 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from symphony.counterfactuals.outlook import Outlook, outlook_of
+from symphony.counterfactuals.record import SHARE, Forecast, Record
+from symphony.counterfactuals.snapshot import Snapshot, SnapshotJob
 from symphony.engines.engine import Engine, Function, Stored
 from symphony.engines.gangs import gang_engine
 from symphony.engines.local import LocalEngine
@@ -28,12 +33,14 @@ from symphony.problem.topology import Device, Topology
 from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.function_calls import FunctionCalls, check_options, work_submission
 from symphony.runtime.graph import Graph, Submission, SubmittedTask
-from symphony.runtime.jobs import ClusterJob, JobLimits, JobState, Retried, TaskRun, size_of
+from symphony.runtime.jobs import DONE, ClusterJob, JobLimits, JobState, Retried, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
-from symphony.runtime.live_workload import CPU, Shapes, task_graph
+from symphony.runtime.live_workload import CPU, LiveWorkload, Shapes, task_graph
 from symphony.runtime.loop import Loop
+from symphony.runtime.player import Player
 from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
+from symphony.runtime.snapshots import KernelTable, TaskSketch, sketches
 from symphony.scheduling.policy import Policy
 from symphony.training_jobs.job_forecast import JobForecast
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
@@ -41,6 +48,7 @@ from symphony.training_jobs.live.forecasts import ClusterSnapshot, forecasts
 from symphony.training_jobs.live.rounds import ROUND_S, RoundLearner
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
+RECENT_S, MAX_RECENT = 600.0, 64  # jobs that tell how others will arrive: how long ago, and how many
 MAX_CACHED_FUNCTIONS = 1_024  # kept by the engine; beyond that, functions of finished jobs are freed
 
 
@@ -78,6 +86,10 @@ class Cluster(FunctionCalls[ClusterJob]):
         self._functions: dict[tuple[RunnableKernel, str], Function] = {}
         self._numbers = itertools.count(1)
         self._open: list[JobState] = []
+        self._at_once = at_once
+        self._arrived: deque[tuple[float, list[TaskSketch]]] = deque(maxlen=MAX_RECENT)  # the last jobs, as they came
+        self.record = Record()  # of forecasts against what happened
+        self._player = Player()
         self._closed = False
         self._lock = threading.Lock()
         self._checkpoints = checkpoints or CheckpointFolders()
@@ -203,6 +215,7 @@ class Cluster(FunctionCalls[ClusterJob]):
             arguments = self._put(sent)
             job = JobState(number, sent, arguments, priority, retried, limits)
             job.on_end = on_end
+            self._arrived.append((job.submitted_s, sketches(job, {}, job.submitted_s)))
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)
             self._forget_functions()
@@ -272,6 +285,7 @@ class Cluster(FunctionCalls[ClusterJob]):
         else:
             self._loop.run()
         self._scheduler.close()
+        self._player.close()
         self._profiles.save()
 
     def forecasts(self, share: float = 0.8, timeout_s: float = 60.0) -> list[JobForecast]:
@@ -289,6 +303,77 @@ class Cluster(FunctionCalls[ClusterJob]):
         return self._rounds.ask(partial(forecasts, self._rounds.speeds, found.result(timeout_s), share)).result(
             timeout_s
         )
+
+    @property
+    def policy(self) -> Policy:
+        return self._scheduler.policy
+
+    def jobs_now(self, timeout_s: float = 60.0) -> list[tuple[JobState, list[TaskSketch]]]:
+        """Jobs that have not ended, with their unfinished tasks."""
+        found: Future[list[tuple[JobState, list[TaskSketch]]]] = Future()
+        self._loop.post(lambda: found.set_result(self._loop.jobs_now()))
+        if self.closed:
+            raise EngineError("the cluster is closed", hint="ask while jobs run")
+        if self._thread is None:
+            self.step()
+        return found.result(timeout_s)
+
+    def kernel_table(self) -> KernelTable:
+        """For `snapshot`s: what is believed of kernels at present."""
+        workload = LiveWorkload(self.topology, self._profiles, Shapes(1, 1, 1, 1), self._rounds.speeds)
+        return KernelTable(workload, self.statistics.mean_handling_s)
+
+    def snapshot(
+        self,
+        table: KernelTable,
+        jobs: Sequence[SnapshotJob],
+        slots: int,
+        recent: Sequence[SnapshotJob] = (),
+        recent_s: float = 0.0,
+    ) -> Snapshot:
+        """These jobs, and the cluster as it is now."""
+        return Snapshot(
+            self.topology, table.beliefs, jobs, slots, self.others, self._loop.down, recent, recent_s if recent else 0.0
+        )
+
+    def when(self, job: ClusterJob, share: float = SHARE) -> Outlook:
+        """When a job starts and ends, with bands that hold with probability `share`."""
+        found = self.outlooks(share).get(job.id)
+        if found is None:
+            raise InputError(f"job {job.id} has ended", hint="job.explain() says how it went")
+        return found
+
+    def outlooks(self, share: float = SHARE) -> dict[int, Outlook]:
+        """When each job that has not ended starts and ends, by the number of the job.
+
+        Forecasts are compared with what happens (`record`); bands are calibrated from that.
+        """
+        from symphony.counterfactuals.futures import Stage  # imports JAX
+
+        asked_s, table, present = time.monotonic(), self.kernel_table(), self.jobs_now()
+        jobs = [
+            SnapshotJob(one.number, table.tasks(tasks), name=one.graph.name, priority=one.priority)
+            for one, tasks in present
+        ]
+        came = [(asked_s - at_s, tasks) for at_s, tasks in list(self._arrived) if asked_s - at_s < RECENT_S]
+        recent = [SnapshotJob(0, table.tasks(tasks)) for _, tasks in came]
+        span_s = max((ago_s for ago_s, _ in came), default=0.0)
+        stage = Stage(self.snapshot(table, jobs, self._at_once, recent, span_s), seed=len(self.record.scored))
+        played = self._player.call(Stage.play, stage, None, self.policy)
+        age_s, found = time.monotonic() - asked_s, {}
+        for number, (state, _) in enumerate(present):
+            if not state.over.is_set():
+                found[state.number], made = outlook_of(
+                    self.record, played, number, jobs[number], time.time(), share, age_s
+                )
+                state.when_over(partial(self._settle, state, made, asked_s + age_s))
+        return found
+
+    def _settle(self, job: JobState, made: Sequence[Forecast], asked_s: float) -> None:
+        """Compare forecasts of a job that has ended with what happened."""
+        if job.status == DONE:
+            began = [one.began_s for run in job.runs for one in run.attempts if math.isfinite(one.began_s)]
+            self.record.settle(made, min(began, default=asked_s) - asked_s, job.ended_s - asked_s)
 
     def save(self) -> None:
         """Save the learned profiles and speeds."""

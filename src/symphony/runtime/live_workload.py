@@ -157,7 +157,7 @@ class LiveWorkload:
             task_graph(graph, names, sizes, f"{graph.name} ({number})") for number, (graph, sizes, _) in enumerate(jobs)
         ]
         arrivals = sorted((arrival, number) for number, (_, _, arrival) in enumerate(jobs))
-        profiled = tuple(self._kernel(kernel, names[kernel], handling_s) for kernel in kernels)
+        profiled = tuple(self.profiled(kernel, names[kernel], handling_s) for kernel in kernels)
         arrived = tuple(Job(number, arrival) for arrival, number in arrivals)
         return Workload("as it ran", profiled, tuple(graphs), arrived)
 
@@ -322,7 +322,7 @@ class LiveWorkload:
         """Seconds per unit of work (of a training job: per step), and seconds per byte of input."""
         if kernel.options.training is not None:
             return self.speeds.step_s(kernel, kind), 0.0
-        timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
+        timing = self.profiles.believed(kernel.key, self.topology.kinds[kind].name)
         return timing.fixed_s, timing.per_byte_s
 
     def _with(self, graph: Submission) -> list[RunnableKernel]:
@@ -362,11 +362,12 @@ class LiveWorkload:
                 demand[row] = min(traffic, bandwidth)
         return demand
 
-    def _kernel(self, kernel: RunnableKernel, name: str, handling_s: float | None = None) -> Kernel:
+    def profiled(self, kernel: RunnableKernel, name: str, handling_s: float | None = None) -> Kernel:
+        """A kernel for the simulator, with its present profiles. `handling_s` as in `simulator_workload`."""
         profiles = {}
         for kind in self.kinds_of(kernel):
             device = self.topology.kinds[kind].name
-            timing, (held_s, per_byte_s) = self.profiles.timing(kernel.key, device), self._times(kernel, kind)
+            timing, (held_s, per_byte_s) = self.profiles.believed(kernel.key, device), self._times(kernel, kind)
             if handling_s is not None and kernel.options.training is None:
                 held_s += timing.around_s if timing.around or timing.behind else handling_s
             main_memory = self.topology.kind_of[device].type == CPU  # accelerators have their own

@@ -48,6 +48,7 @@ from symphony.runtime.live_workload import Shapes
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
 from symphony.runtime.report import KILLED_RUN
 from symphony.runtime.scheduler import Scheduler
+from symphony.runtime.snapshots import TaskSketch, sketches
 from symphony.runtime.task_window import MAX_WHOLE_TASKS, TaskWindow, places
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
@@ -180,6 +181,13 @@ class Loop:
     def attempt(self, number: int) -> TaskRun | None:
         """The task that an attempt runs; None if it has ended."""
         return self._attempts.get(number)
+
+    def jobs_now(self) -> list[tuple[JobState, list[TaskSketch]]]:
+        """Jobs that have not ended with their unfinished tasks, those that the core has first."""
+        now_s, index = time.monotonic(), {device.name: n for n, device in enumerate(self.topology.devices)}
+        return [
+            (job, sketches(job, index, now_s)) for job in [*self._admitted.values(), *self._backlog] if job.unfinished
+        ]
 
     @property
     def busy(self) -> bool:

@@ -45,6 +45,7 @@ from symphony.service.connections import TOKEN, Connections
 from symphony.service.dashboard.pages import add_pages
 from symphony.service.dashboard.row_use import RowUse
 from symphony.service.dashboard.sessions import Sessions
+from symphony.service.futures import Futures
 from symphony.service.guard import Authenticator, RequestGuard, address_of, broken_database, refusal
 from symphony.service.health import OK, health
 from symphony.service.job_logs import CURSOR_PATTERN
@@ -63,6 +64,7 @@ EXHAUSTED = {
     errno.EDQUOT: "free space on its disk, whose quota is used up",
 }
 EXHAUSTED |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "try again in a moment, or allow more open files (ulimit -n)")
+WHAT_IF_POLL_S = 0.1  # between looks at a what-if
 OUTPUT_POLL_S = 0.5  # between polls for output of a job, which causes no event
 MAX_JSON_VALUES = 500_000  # of a request; the largest graph has fewer
 COUNTED_BYTES = 256 << 10  # in which values are counted at once
@@ -206,13 +208,15 @@ def make_app(
     rows: RowUse | None = None,
 ) -> FastAPI:
     """The FastAPI application of a service; `hosts` are its accepted host names. `rows`: sampled by the caller."""
-    changes, metrics = JobChanges(), Metrics(connections)
-    service.listeners.append(changes.notify)
+    changes, metrics, futures = JobChanges(), Metrics(connections), Futures(service)
+    service.listeners += changes.notify, futures.ended
+    service.sweeps.append(futures.sweep)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         changes.begin()
         yield
+        futures.close()
 
     app = FastAPI(
         title="Symphony",
@@ -539,6 +543,46 @@ def make_app(
         everybody = ADMIN in token.scopes
         return await run_in_threadpool(views.forecasts, service, everybody=everybody, user=token.user, share=share)
 
+    @app.get("/v1/jobs/{number}/when", responses=ERROR_RESPONSES)
+    async def when(
+        number: Number,
+        token: Reader,
+        share: Annotated[float, Query(gt=0, lt=1, description="probability that the bands should cover")] = 0.8,
+    ) -> wire.When:
+        """When a job starts and ends, with bands calibrated from the record of forecasts."""
+        return await run_in_threadpool(futures.when, service.job(token, number), share)
+
+    @app.get("/v1/jobs/{number}/why", responses=ERROR_RESPONSES)
+    async def why(number: Number, token: Reader) -> wire.Why:
+        """Why a job waits, what is ahead of it, and the smallest change that would help."""
+        return await run_in_threadpool(futures.why, token, service.job(token, number))
+
+    @app.post("/v1/whatif", status_code=202, responses=ERROR_RESPONSES)
+    async def ask_what_if(sent: wire.AskWhatIf, token: Reader) -> wire.WhatIfView:
+        """Play a change: on the open jobs, or on journalled ones again. Nothing is changed in the service."""
+        return await run_in_threadpool(futures.ask, token, sent)
+
+    @app.get("/v1/whatif/{number}", responses=ERROR_RESPONSES)
+    async def what_if(
+        number: Number,
+        token: Reader,
+        wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="seconds to wait for the answer")] = 0.0,
+    ) -> wire.WhatIfView:
+        """A change that is being played, or its answer. Own ones only; the last few are kept."""
+        deadline = time.monotonic() + wait_s
+        while (found := futures.what_if(token, number)).state == "running" and time.monotonic() < deadline:
+            await asyncio.sleep(WHAT_IF_POLL_S)
+        return found
+
+    @app.get("/v1/record", responses=ERROR_RESPONSES)
+    async def record(
+        token: Reader, everybody: Annotated[bool, Query(alias="all", description="needs scope admin")] = False
+    ) -> wire.RecordView:
+        """How often forecasts were right: of the user's jobs, or of all."""
+        if everybody:
+            check_scope(token, ADMIN)
+        return await run_in_threadpool(partial(futures.view, token, everybody=everybody))
+
     @app.get("/v1/topology", responses=ERROR_RESPONSES)
     async def topology(token: Reader) -> wire.TopologyFile:
         """The devices of the cluster and what they share."""
@@ -595,7 +639,7 @@ def make_app(
     @app.get("/metrics", response_class=PlainTextResponse, responses=NON_JSON_ERROR_RESPONSES)
     async def figures(token: Reader) -> PlainTextResponse:
         """Metrics for Prometheus."""
-        text = await run_in_threadpool(metrics.text, service)
+        text = await run_in_threadpool(metrics.text, service, futures)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     add_pages(app, service, authenticator, sessions, rows or RowUse(service.cluster))

@@ -63,6 +63,8 @@ DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 log = logging.getLogger("symphony.client")
 MAX_REQUEST_TRIES = 4
 FIRST_RETRY_S = 0.2  # pause before the second try; doubled each time
+WHAT_IF_WAIT_S = 1.0  # for which a request waits for the answer of a what-if
+MAX_COMPILE_S = 300.0  # for which a first answer may have to be compiled
 LONG_POLL_S = 30.0  # for which a request waits for a job
 
 
@@ -326,6 +328,47 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
         """Forecasts for training jobs that run or wait, with bands that should cover this `share` of outcomes."""
         return self._get("/v1/forecasts", wire.Forecasts, {"share": share}).forecasts
 
+    def when(self, number: int, share: float = 0.8) -> wire.When:
+        """When a job starts and ends, with bands that should cover this `share` of outcomes."""
+        return self._patiently(f"/v1/jobs/{int(number)}/when", wire.When, {"share": share})
+
+    def why(self, number: int) -> wire.Why:
+        """Why a job waits, and what would help."""
+        return self._patiently(f"/v1/jobs/{int(number)}/why", wire.Why)
+
+    def what_if(
+        self,
+        changes: wire.AskWhatIf,
+        submit: Graph | None = None,
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> wire.WhatIfAnswer:
+        """Compare the future, or the past, with one in which something is changed; `submit`: a job more."""
+        sent = changes.model_dump(mode="json", exclude={"submit"})
+        if submit is not None:
+            sent["submit"] = json.loads(self._body(self._checked(submit, (), {}), 0, ""))
+        answer = self._ask("POST", "/v1/whatif", json.dumps(sent).encode(), {"content-type": "application/json"})
+        found = wire.WhatIfView.model_validate_json(answer)
+        while found.state == "running":
+            progress(found.progress)
+            found = self._get(f"/v1/whatif/{found.id}", wire.WhatIfView, {"wait_s": WHAT_IF_WAIT_S})
+        if found.answer is None:
+            raise found.error.error() if found.error is not None else ServiceError("the what-if has no answer")
+        return found.answer
+
+    def record(self, *, everybody: bool = False) -> wire.RecordView:
+        """How often forecasts were right: of the user's jobs, or of all."""
+        return self._get("/v1/record", wire.RecordView, {"all": str(everybody).lower()})
+
+    def _patiently(self, path: str, model: type[M], query: Mapping[str, Any] | None = None) -> M:
+        """Ask until the service has compiled what it needs for its first answer."""
+        deadline = time.monotonic() + MAX_COMPILE_S
+        while True:
+            try:
+                return self._get(path, model, query)
+            except BusyError:
+                if time.monotonic() > deadline:
+                    raise
+
     def jobs(
         self, *, status: str = "", limit: int = 50, before: int = 0, everybody: bool = False
     ) -> list[wire.JobView]:
@@ -512,6 +555,7 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
                 if not said:
                     log.warning("waiting: %s; %s", error.message, error.hint or "it is tried again")
                 said = True
+                self.close()  # services close connections that are idle for long
                 time.sleep(max(pause, min(error.retry_s, 5.0)))
             except ssl.SSLCertVerificationError as error:
                 self.close()

@@ -9,32 +9,33 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from symphony.problem.errors import BusyError
-from symphony.training_jobs.job_forecast import JobForecast
+
+T = TypeVar("T")
 
 FRESH_S = 5.0  # for which a forecast is answered without computing a new one
 FORECAST_WAIT_S = 5.0  # the longest that a request waits
 MAX_SHARES = 8  # probabilities whose forecasts are kept
 
 
-class TimedForecasts(NamedTuple):
+class TimedForecasts(NamedTuple, Generic[T]):
     at_s: float  # when they were computed, `time.monotonic`
-    jobs: frozenset[int]  # that trained then
-    forecasts: list[JobForecast]
+    jobs: frozenset[int]  # for which they were asked
+    forecasts: T
 
 
-class ForecastCache:
-    def __init__(self, compute: Callable[[float], list[JobForecast]]) -> None:
+class ForecastCache(Generic[T]):
+    def __init__(self, compute: Callable[[float], T]) -> None:
         """`compute`: forecasts with bands that hold with a probability. One call at a time."""
         self._compute = compute
-        self._kept: dict[float, TimedForecasts] = {}
-        self._current: Future[TimedForecasts] | None = None
+        self._kept: dict[float, TimedForecasts[T]] = {}
+        self._current: Future[TimedForecasts[T]] | None = None
         self._lock = Lock()
         self._thread = ThreadPoolExecutor(1, "symphony-forecasts")
 
-    def get(self, share: float, jobs: frozenset[int], wait_s: float = FORECAST_WAIT_S) -> TimedForecasts:
+    def get(self, share: float, jobs: frozenset[int], wait_s: float = FORECAST_WAIT_S) -> TimedForecasts[T]:
         """Forecasts that are fresh and of these jobs, or older ones if new ones take longer than `wait_s`.
 
         Raises `BusyError` if there are none yet, and what `compute` raises.
@@ -64,7 +65,7 @@ class ForecastCache:
             if mine:
                 return found
 
-    def _run(self, share: float, jobs: frozenset[int]) -> TimedForecasts:
+    def _run(self, share: float, jobs: frozenset[int]) -> TimedForecasts[T]:
         try:
             found = TimedForecasts(time.monotonic(), jobs, self._compute(share))
         except BaseException:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from symphony.engines.engine import Stored
+from symphony.counterfactuals.snapshot import SnapshotTask
+from symphony.engines.engine import Pickled, Stored
 from symphony.problem import limits
 from symphony.problem.errors import VersionError, WorkloadError
 from symphony.runtime.graph import Submission, SubmittedTask, check_order
 from symphony.runtime.kernels import KernelOptions, SentKernel, digest
+from symphony.runtime.snapshots import TaskSketch
 from symphony.service.blobs import Blobs
 from symphony.service.wire import PYTHON, GraphSpec, KernelSpec, Submit, Value
+from symphony.training_jobs.options import Training
 
 
 def check(sent: Submit) -> None:
@@ -72,6 +77,37 @@ def steps(graph: GraphSpec) -> int:
 
 def _steps(kernel: KernelSpec) -> int:
     return 0 if kernel.training is None else kernel.training.steps
+
+
+def kernel_facts(graph: Submission) -> dict[str, Any]:
+    """What futures need of a graph beside its shape, without code: kernels, and kernel and size of each task."""
+    kernels = {kernel: n for n, kernel in enumerate(dict.fromkeys(call.kernel for call in graph.calls))}
+    options = [kernel.options for kernel in kernels]
+    return {
+        "kernels": [
+            [kernel.name, kernel.key, sorted(kernel.implementations), one.workers, one.cores, one.memory,
+             None if one.training is None else asdict(one.training)]
+            for kernel, one in zip(kernels, options, strict=True)
+        ],
+        "tasks": [[kernels[call.kernel], call.arguments.size] for call in graph.calls],
+    }  # fmt: skip
+
+
+def sketches(shape: str, facts: str) -> list[TaskSketch]:
+    """The tasks of a graph, from its stored shape and `kernel_facts`. Raises `ValueError` or `TypeError`."""
+    known = json.loads(facts)
+    kernels = []
+    for name, key, devices, workers, cores, memory, training in known["kernels"]:
+        options = KernelOptions(workers=workers, cores=cores, memory=memory, training=training and Training(**training))
+        kernels.append(SentKernel(name, key, options, (), dict.fromkeys(devices, Pickled(b""))))
+    tasks = zip(json.loads(shape), known["tasks"], strict=True)
+    return [
+        TaskSketch(
+            kernels[kernel],
+            SnapshotTask(-1, tuple(reads), size=float(size), units=float(steps[0] or 1 if steps else 1)),
+        )
+        for (_, _, reads, *steps), (kernel, size) in tasks
+    ]
 
 
 def submission(graph: GraphSpec, user: str, blobs: Blobs) -> Submission:

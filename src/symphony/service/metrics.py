@@ -15,6 +15,7 @@ from starlette.types import Scope
 from symphony.runtime.budget import HEURISTIC, DecisionCounts
 from symphony.runtime.jobs import RUNNING, WAITING
 from symphony.service.connections import CONNECTION_HINTS, Connections
+from symphony.service.futures import Futures
 from symphony.service.service import Service
 from symphony.service.state import ACCEPTED, BROKE, FINISHED, LOST
 
@@ -58,7 +59,7 @@ class Metrics:
         method = scope["method"] if scope["method"] in HTTP_METHODS else "other"
         self._requests[method, getattr(scope.get("route"), "path", "other"), status] += 1
 
-    def text(self, service: Service) -> str:
+    def text(self, service: Service, futures: Futures | None = None) -> str:
         state, decisions = service.state, service.cluster.statistics
         statuses = Counter(service.running.status(job) for job in list(state.open.values()))
         ended = {status: state.counts[status] for status in ("done", "failed", "cancelled")}
@@ -102,12 +103,28 @@ class Metrics:
             about = "Background load of a row of the machine, as a fraction of its capacity"
             lines += _metric("others_load", GAUGE, f"{about}.", mean, "row")
             lines += _metric("others_load_deviation", GAUGE, f"{about}: standard deviation.", deviation, "row")
+        if futures is not None:
+            lines += _forecast_metrics(futures)
         lines += _header("submit_seconds", "histogram", "Time from request to answer.")
         lines += self.submit_s.lines("symphony_submit_seconds")
         lines += _header("requests_total", COUNTER, "Requests.")
         for (method, route, status), count in sorted(self._requests.items()):
             lines.append(f'symphony_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}')
         return "\n".join([*lines, ""])
+
+
+def _forecast_metrics(futures: Futures) -> list[str]:
+    rows = {row.what: row for row in futures.record.rows() if row.by == "all"}
+    lines = _metric("forecasts_total", COUNTER, "Forecasts of jobs in the record.", futures.made)
+    lines += _metric("forecasts_scored_total", COUNTER, "Those whose outcome is known.", futures.scored)
+    if rows:
+        coverage, width = (
+            {what: row.coverage for what, row in rows.items()},
+            {w: row.width for w, row in rows.items()},
+        )
+        lines += _metric("forecast_coverage", GAUGE, "Share of outcomes within 80% bands.", coverage, "what")
+        lines += _metric("forecast_width", GAUGE, "Median relative width of 80% bands.", width, "what")
+    return lines
 
 
 def _header(name: str, kind: str, about: str) -> list[str]:

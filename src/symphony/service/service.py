@@ -114,6 +114,7 @@ class Service:
         self.listeners: list[
             Callable[[set[int]], None]
         ] = []  # called by the ledger's thread with the jobs that changed
+        self.sweeps: list[Callable[[Transaction], None]] = []  # called by the ledger's thread at every sweep
         self._closing = False
         self._swept = self._checked = time.monotonic()
         self._check: Future[None] | None = None
@@ -229,7 +230,7 @@ class Service:
                 hint="submit with a lower priority, or with a token created with --priority",
             )
         named = named_in(graphs.values(sent.graph))
-        self._check_blobs(token, named)
+        self.check_blobs(token, named)
         whole = graphs.submission(sent.graph, token.user, self.blobs)
         check_contained(self.limits.containment, token.user, whole, sent.time_limit_s or 0.0)
         self.cluster.check(whole)
@@ -275,7 +276,8 @@ class Service:
             **({"time_limit_s": sent.time_limit_s} if sent.time_limit_s else {}),
         )
         payload = {"job": job, "shape": json.dumps(graphs.shape(graph)), "body": body, "checksum": checksum(body)}
-        entry.insert(tables.payloads, payload | {"accepted": copy_of(accepted)})
+        facts = json.dumps(graphs.kernel_facts(whole))
+        entry.insert(tables.payloads, payload | {"accepted": copy_of(accepted), "kernels": facts})
         entry.insert(tables.uses, *({"job": job, "digest": name} for name in named))
         self.running.accepted(entry, state.jobs[job], whole, bool(named))
         return state.jobs[job].view(), True
@@ -398,7 +400,8 @@ class Service:
             with self._uploads:
                 self._uploading[user] -= size or most
 
-    def _check_blobs(self, token: Token, named: set[str]) -> None:
+    def check_blobs(self, token: Token, named: set[str]) -> None:
+        """Refuse blobs that do not exist, or that the user may not use."""
         for digest in sorted(named):
             if self.blob_size(token, digest) < 0:
                 raise InputError(f"there is no blob {digest}", hint="PUT /v1/blobs/… before the job")
@@ -433,6 +436,8 @@ class Service:
         now = time.time()
         since = now - self.limits.keep_s
         forget_jobs(entry, since)
+        for sweep in self.sweeps:
+            sweep(entry)
         blobs, used = tables.blobs.c, sa.select(tables.uses.c.digest)
         with self.database.connect() as connection:
             young = sa.select(blobs.digest).where(blobs.at >= now - UNUSED_BLOB_S)

@@ -55,6 +55,22 @@ payloads = Table(
     Column("body", LargeBinary, nullable=True),
     Column("checksum", BigInteger, nullable=True),  # of the body
     Column("accepted", Text, nullable=True),  # copy of the event with which the job began (`journal.copy_of`)
+    Column("kernels", Text, nullable=True),  # JSON: what futures need of kernels and tasks (`graphs.kernel_facts`)
+)
+
+# Forecasts of jobs, and what happened. Times are seconds from when they were made.
+forecasts = Table(
+    "forecasts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", BigInteger, nullable=False),
+    Column("user", String(100), nullable=False),
+    Column("what", String(8), nullable=False),  # start or finish
+    Column("at", Double, nullable=False),  # seconds since 1970
+    *(Column(name, Double, nullable=True) for name in ("low", "mid", "high")),  # of the model; NULL = infinite …
+    *(Column(f"shown_{name}", Double, nullable=True) for name in ("low", "mid", "high")),  # … and as it was shown
+    Column("actual", Double, nullable=True),  # NULL = not known yet
+    Index("forecasts_of_a_job", "job"),
 )
 
 # Values of tasks, while they are needed: JSON of a `wire.Value`.

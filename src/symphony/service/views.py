@@ -179,15 +179,15 @@ def _forecast(one: JobForecast) -> wire.ForecastView:
         devices=list(one.devices),
         kind=one.kind,
         steps_left=one.steps_left,
-        speed=_band(one.speed),
-        start_s=_band(one.start_s),
-        finish_s=_band(one.finish_s),
-        loses=[wire.LossView(job=loss.job, task=loss.task, kept=_band(loss.kept)) for loss in one.loses],
+        speed=band_view(one.speed),
+        start_s=band_view(one.start_s),
+        finish_s=band_view(one.finish_s),
+        loses=[wire.LossView(job=loss.job, task=loss.task, kept=band_view(loss.kept)) for loss in one.loses],
         samples=wire.SamplesView(here=b.signature, elsewhere=b.kernel, family=b.family, newest_s=b.newest_s),
     )
 
 
-def _band(band: Band) -> wire.BandView:
+def band_view(band: Band) -> wire.BandView:
     return wire.BandView(low=wire.optional(band.low), mid=wire.optional(band.mid), high=wire.optional(band.high))
 
 

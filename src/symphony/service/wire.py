@@ -324,6 +324,129 @@ class Forecasts(BaseModel):
     forecasts: list[ForecastView]
 
 
+class When(BaseModel):
+    """When a job starts and ends. Times are seconds from now."""
+
+    job: int
+    status: str
+    share: float  # the probability that the bands should cover
+    text: Text
+    start_s: BandView
+    finish_s: BandView
+    draws: int
+    made_s: float  # when it was computed, seconds since 1970
+    calibrated: int  # recent forecasts with known outcome behind the bands
+
+
+class ReasonView(BaseModel):
+    reason: str  # admission, after, inputs, device or runs
+    count: int  # tasks
+    text: str
+
+
+class AheadView(BaseModel):
+    """Work of a job on the devices that another one could use; job 0 = of other users, all together."""
+
+    job: int
+    seconds: float
+
+
+class HelpView(BaseModel):
+    """A change that would bring a job forward."""
+
+    change: Text
+    text: Text
+    start_s: BandView
+    finish_s: BandView
+    gain_s: float
+
+
+class Why(BaseModel):
+    """Why a job waits, or what it waits for. Times are seconds from now."""
+
+    job: int
+    status: str
+    text: Text
+    reasons: list[ReasonView]
+    ahead: list[AheadView]
+    helps: list[HelpView]  # the smallest change first
+    start_s: BandView
+    finish_s: BandView
+
+
+class AskWhatIf(Message):
+    """Changes to play: on the jobs that are open, or (`since_s`) on the journalled jobs of the last seconds."""
+
+    policy: Annotated[str, StringConstraints(max_length=100, pattern=r"^[\w:.+-]*$")] = ""
+    without: list[Name] = Field(default=[], max_length=1_000)
+    more: list[Name] = Field(default=[], max_length=10)
+    fail: list[Name] = Field(default=[], max_length=1_000)
+    fail_s: float = Field(3_600.0, gt=0, le=limits.SECONDS)
+    priority: dict[
+        Annotated[int, Field(ge=1, le=2**62)], Annotated[int, Field(ge=-limits.PRIORITY, le=limits.PRIORITY)]
+    ] = {}
+    submit: Submit | None = None
+    since_s: float = Field(0.0, ge=0, le=limits.SECONDS)
+
+
+class MeasureView(BaseModel):
+    name: str
+    text: str
+    now: BandView
+    then: BandView
+    change: BandView  # then - now, future by future
+
+
+class JobChangeView(BaseModel):
+    job: int
+    name: Text
+    user: Text
+    now: BandView  # of its end
+    then: BandView
+
+
+class WhatIfAnswer(BaseModel):
+    text: Text
+    change: Text
+    draws: int
+    jobs: int
+    left_out: int  # journalled jobs that could not be played
+    measures: list[MeasureView]
+    rows: list[JobChangeView]
+    stranded: list[int]  # jobs that no remaining device can run
+    start_s: BandView | None = None  # of the submitted job
+    finish_s: BandView | None = None
+
+
+class WhatIfView(BaseModel):
+    id: int
+    state: Literal["running", "done", "failed"]
+    progress: float
+    error: ErrorView | None = None
+    answer: WhatIfAnswer | None = None
+
+
+class RecordRowView(BaseModel):
+    what: str  # start or finish
+    by: str  # all, horizon or user
+    value: Text
+    count: int
+    coverage: float  # share of outcomes in the bands that were shown …
+    raw_coverage: float  # … and in those of the model, before calibration
+    width: float  # median width of bands over the time that was forecast
+    error: float  # median error of the middle, relative to what happened
+
+
+class RecordView(BaseModel):
+    """Forecasts against what happened."""
+
+    forecasts: int
+    scored: int
+    share: float
+    text: Text
+    rows: list[RecordRowView]
+
+
 class TaskView(BaseModel):
     name: Text
     kernel: Text

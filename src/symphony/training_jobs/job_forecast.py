@@ -57,20 +57,28 @@ class JobForecast:
     evidence: SampleEvidence
 
 
+def seconds(value: float) -> str:
+    """A time in words, to two or three digits."""
+    if not math.isfinite(value):
+        return "never"
+    return show(float(f"{value:.3g}" if value >= 10 else f"{value:.2g}"), "seconds")
+
+
+def spelled(band: Band) -> str:
+    """A band of times from now, in words."""
+    if not math.isfinite(band.mid):
+        return "at an unknown time" if math.isinf(band.low) else f"in {seconds(band.low)} at the earliest"
+    high = seconds(band.high) if math.isfinite(band.high) else "any time"
+    return f"in {seconds(band.mid)} ({seconds(band.low)} to {high})"
+
+
 def forecast_line(forecast: JobForecast) -> str:
     """One line of text. Times of the forecast count from now."""
-
-    def span(band: Band) -> str:
-        if not math.isfinite(band.mid):
-            return "at an unknown time"
-        high = show(band.high, "seconds") if math.isfinite(band.high) else "any time"
-        return f"in {show(band.mid, 'seconds')} ({show(band.low, 'seconds')} to {high})"
-
     speed = forecast.speed
-    parts = [f"{forecast.task}  expected to end {span(forecast.finish_s)}"]
+    parts = [f"{forecast.task}  expected to end {spelled(forecast.finish_s)}"]
     if not forecast.runs:
         where = f" on {forecast.kind}" if forecast.kind else ""
-        parts.append(f"to start {span(forecast.start_s)}{where}")
+        parts.append(f"to start {spelled(forecast.start_s)}{where}")
     parts.append(f"{speed.mid:.3g} steps/s ({speed.low:.3g} to {speed.high:.3g})")
     for loss in forecast.loses:
         low, mid, high = (f"{max(1 - x, 0):.0%}" for x in (loss.kept.high, loss.kept.mid, loss.kept.low))
