@@ -12,7 +12,7 @@ speaks of which row). What of that was ours is known, or the window tells nothin
 The rest is others', as the filter over flows sees it that policies are trained with (`estimation/flow_filter.py`). Of
 memories nothing tells our part: where their traffic is counted, `traffic.py` works out whose it is.
 
-Times of our own runs tell of every row, counted or not: a run that took longer than in isolation met somebody on the
+Times of our own runs tell of every row, counted or not: a run that took longer than in isolation met others on the
 busiest of the rows that it uses. Of a row that nothing speaks of, policies receive what is typical: a small mean and a
 large deviation (`UNREAD_LOAD`).
 
