@@ -217,6 +217,14 @@ def test_critical_path_and_upward_rank_by_hand(cluster: Topology) -> None:
     assert a.rank[1].tolist() == pytest.approx([3.0, 0.0, 0.0, 0.0])
 
 
+def test_urgency_is_the_priority_that_tasks_have_or_else_the_upward_rank(cluster: Topology) -> None:
+    w = example()
+    first = replace(w.graphs[0], tasks=(replace(w.graphs[0].tasks[0], priority=2.5), *w.graphs[0].tasks[1:]))
+    a = workload_arrays(cluster, replace(w, graphs=(first, *w.graphs[1:])))
+    assert a.urgency[0].tolist() == [2.5, 0.0, 0.0, 0.0]
+    assert a.urgency[1].tolist() == a.rank[1].tolist()
+
+
 def test_padded_jobs_never_arrive(cluster: Topology) -> None:
     w = example()
     a = workload_arrays(cluster, replace(w, jobs=tuple(replace(w.jobs[0], arrival_s=float(i)) for i in range(5))))
