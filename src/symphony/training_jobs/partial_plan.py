@@ -7,6 +7,7 @@ heaps, so that the time of a plan grows about linearly with the number of GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 import numpy as np
@@ -32,6 +33,7 @@ class GpuOccupancy:
         self.holds = np.full(len(kind), UNSHARABLE_GPU)
         self.worth = np.zeros(len(kind))  # of the job on it
         self.vacant = np.zeros((int(machine.max(initial=0)) + 1, kinds), int)  # empty GPUs of each machine
+        self.empty = np.zeros(kinds, int)  # of the cluster
         self.least = np.full((kinds, max(1, kernels)), -1)  # the GPU with the job of least value, by kernel
         self._empty: list[list[int]] = [[] for _ in range(kinds)]
         self._joined: dict[tuple[int, int], list[tuple[float, int]]] = {}
@@ -40,7 +42,9 @@ class GpuOccupancy:
         """Set the state of a GPU: EMPTY_GPU, UNSHARABLE_GPU, or the kernel of its only job, with that job's value."""
         kind, before = int(self.kind[device]), int(self.holds[device])
         self.holds[device], self.worth[device] = holds, worth
-        self.vacant[self.machine[device], kind] += (holds == EMPTY_GPU) - (before == EMPTY_GPU)
+        more = (holds == EMPTY_GPU) - (before == EMPTY_GPU)
+        self.vacant[self.machine[device], kind] += more
+        self.empty[kind] += more
         if holds == EMPTY_GPU:
             heappush(self._empty[kind], device)
         elif holds != UNSHARABLE_GPU:
@@ -199,6 +203,21 @@ class PartialPlan:
         best = int(np.argmax(gain))
         return ((int(some[best]),), float(gain[best])) if gain[best] > 0 else ((), 0.0)
 
+    def place_all(self, rows: Iterable[int]) -> None:
+        """Place rows, one after the other, where each adds most value; rows that add none are left out."""
+        # With no empty GPU left, room only shrinks: a job does not fit where one of its kernel that is worth as much
+        # did not.
+        refused: dict[int, float] = {}
+        for row in rows:
+            kernel, worth = int(self.p.kernel[row]), float(self.weight[row])
+            if row in self.at or (self.home[row] < 0 and worth <= refused.get(kernel, -1.0)):
+                continue
+            devices, _ = self.best_place(row)
+            if devices:
+                self.put(row, devices)
+            elif self.p.workers[row] == 1 and not self.openings.empty.any() and self.home[row] < 0:
+                refused[kernel] = worth
+
     def _candidates(self, row: int) -> np.ndarray:
         """One of each group of equivalent devices with room for a row."""
         some = self.openings.candidates(int(self.home[row]))
@@ -210,10 +229,10 @@ class PartialPlan:
         """Empty devices of the best kind, on one machine if possible."""
         p, count = self.p, int(self.p.workers[row])
         best: tuple[tuple[int, ...], float] = ((), 0.0)
-        here = self.seats.where(row)
-        vacant = self.openings.holds == EMPTY_GPU
-        empty = np.bincount(self.kind[vacant], minlength=p.rate.shape[1])
-        for kind in np.flatnonzero((p.rate[row] > 0) & (empty >= count)):
+        able = np.flatnonzero((p.rate[row] > 0) & (self.openings.empty >= count))
+        here = self.seats.where(row) if len(able) and self.home[row] >= 0 else ()
+        vacant = self.openings.holds == EMPTY_GPU if here else np.zeros(0, bool)
+        for kind in able:
             if len(here) == count and vacant[list(here)].all() and self.kind[here[0]] == kind:
                 chosen = here
             else:

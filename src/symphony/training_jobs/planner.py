@@ -103,10 +103,10 @@ class Planner(HostPlanner):
 
     patience_s: float = eqx.field(default=86_400.0, static=True)  # waiting time after which a job comes first
     tails: float = eqx.field(default=0.5, static=True)  # 0: short mean completion, 1: few large slow-downs
-    # `caution` and `exploration` were chosen on the tuning seeds of `benchmarks.training_jobs`.
+    # `caution` was chosen on the tuning seeds of `benchmarks.training_jobs`.
     horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay on its devices
     caution: float = eqx.field(default=4.0, static=True)  # deviations below belief, at which sharing counts
-    exploration: Exploration = eqx.field(default=Exploration("value"), static=True)
+    exploration: Exploration = eqx.field(default=Exploration(), static=True)
     placer: Placer | None = eqx.field(default=None, static=True)  # replaces the integer program
 
     def __check_init__(self) -> None:
@@ -158,9 +158,8 @@ class Planner(HostPlanner):
                 made = assign(board, rows) if self.placer is None else self.placer.assign(board, rows, residual)
                 for row, devices in made.items():
                     board.put(row, devices)
-        for row in (int(r) for r in order) if not (p.boundary and self.placer) else ():
-            if row not in board.at and (devices := board.best_place(row)[0]):
-                board.put(row, devices)
+        if not (p.boundary and self.placer):
+            board.place_all(int(row) for row in order)
         if self.placer is None:
             displace(board, order, tier, self.tails)
         if p.boundary and self.exploration.how != "none":

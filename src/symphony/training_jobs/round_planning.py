@@ -110,6 +110,9 @@ class SeatAllocation:
         self.p = p
         row_of = {int(gang): row for row, gang in enumerate(p.gang) if gang >= 0}
         self.holder = np.asarray([row_of.get(int(gang), -1) for gang in p.holder])
+        self._held: dict[int, list[int]] = {}
+        for lane in np.flatnonzero(self.holder >= 0):
+            self._held.setdefault(int(self.holder[lane]), []).append(int(p.lane_device[lane]))
         leaves = np.isin(p.standing, (WAITS, RUNS))
         free = (p.holder == FREE) | ((self.holder >= 0) & leaves[self.holder])
         free &= p.lane_exists & p.up[p.lane_device]
@@ -132,7 +135,7 @@ class SeatAllocation:
 
     def where(self, row: int) -> tuple[int, ...]:
         """Devices that a row holds."""
-        return tuple(int(d) for d in self.p.lane_device[self.holder == row])
+        return tuple(self._held.get(row, ()))
 
     def take(self, rows: Sequence[int], devices: Sequence[int]) -> bool:
         """Assign a seat on each of the devices to one row, or to two that share it; returns whether all were free."""

@@ -1,0 +1,154 @@
+"""Lengths of training jobs that nobody told: a posterior of the time left, from the jobs that have ended so far.
+
+The probability that a job ends in the next bin of a logarithmic grid, given that it has come so far, is estimated from
+all jobs, from those of its kernel, and from those of its kernel and width: each level is a Beta posterior around the
+one before. Jobs that still run count as having come so far. Lengths are heavy-tailed, so the longer a job has run, the
+longer it is likely to run on, and no single number says what is left. Two are used:
+
+- the *mean* of the time left, which policies such as `srtf` are shown;
+- the *index time* (the inverse of Gittins' index): the least ratio, over all spans, of the expected time spent in the
+  next span to the probability that the job ends in it. On one machine, running the job of the least index time first
+  minimises the mean completion time. The planner is shown this one. For a job of known length it is the time left.
+
+`UnknownLengths` hides the number of units from any policy and shows it one of the two instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.errors import LimitError
+from symphony.scheduling.graph_tables import unit_seconds
+from symphony.scheduling.indexing import BoolScalar
+from symphony.scheduling.policy import Action, Observation, Policy
+
+BINS = 44
+UPPER_S = 10.0 * 2.0 ** (np.arange(BINS) / 2)  # upper edges, to 4e7 s; the first bin begins at 0
+LOWER_S = np.concatenate([[0.0], UPPER_S[:-1]])
+PRIOR_HAZARD = 1 - 2.0**-0.75  # of a bin: half of the jobs that have come so far end before 1.6 times as long
+PRIOR_JOBS = (4.0, 8.0, 8.0)  # weight of the level before: of the prior, of all jobs, of the kernel
+KERNELS, WIDTHS = 64, 8  # kernels beyond share rows; widths by powers of two
+MAX_TRACKED_JOBS = 512
+
+
+class LengthCounts(eqx.Module):
+    """Jobs by the bins that they have reached, for each group: all, 64 kernels, and 64 times 8 kernels and widths."""
+
+    ended: Float[Array, "groups bins"]  # ended in the bin
+    reached: Float[Array, "groups bins"]  # came to the bin and went on, or ended there
+
+
+def no_lengths() -> LengthCounts:
+    zero = jnp.zeros((1 + KERNELS * (1 + WIDTHS), BINS))
+    return LengthCounts(zero, zero)
+
+
+def groups(kernel: Array, workers: Array) -> Int[Array, "jobs 3"]:
+    """Rows of the tables for jobs, from the widest group to the narrowest."""
+    kernel = kernel % KERNELS
+    width = jnp.clip(jnp.log2(jnp.maximum(workers, 1)).astype(jnp.int32), 0, WIDTHS - 1)
+    return jnp.stack([0 * kernel, 1 + kernel, 1 + KERNELS + kernel * WIDTHS + width], axis=1)
+
+
+def add_lengths(counts: LengthCounts, rows: Array, seconds: Array, when: Array) -> LengthCounts:
+    """Add jobs of these lengths that have ended, where `when`."""
+    at = _bin(seconds)[:, None]
+    bins = jnp.arange(BINS)
+    ended, reached = ((test & when[:, None]).astype(float)[:, None] for test in (bins == at, bins <= at))
+    return LengthCounts(counts.ended.at[rows].add(ended), counts.reached.at[rows].add(reached))
+
+
+def hazards(counts: LengthCounts, rows: Array, attained_s: Array, present: Array) -> Float[Array, "jobs bins"]:
+    """The probability of each job to end in a bin, if it comes to it. Present jobs count as far as they have come."""
+    passed = ((jnp.arange(BINS) < _bin(attained_s)[:, None]) & present[:, None]).astype(float)
+    reached = counts.reached.at[rows].add(passed[:, None])
+    hazard = jnp.full(passed.shape, PRIOR_HAZARD)
+    for level, weight in enumerate(PRIOR_JOBS):
+        row = rows[:, level]
+        hazard = (counts.ended[row] + weight * hazard) / (reached[row] + weight)
+    return hazard
+
+
+def time_left_s(hazard: Array, attained_s: Array) -> tuple[Array, Array]:
+    """Mean time left of each job, and its index time. Within a bin, all ends are equally likely."""
+    bins, at = jnp.arange(BINS), _bin(attained_s)[:, None]
+    share = jnp.clip((attained_s[:, None] - LOWER_S) / (UPPER_S - LOWER_S), 0.0, 0.999)
+    share = jnp.where(bins == at, share, 0.0)  # of the present bin that has passed
+    hazard = jnp.where(bins < at, 0.0, hazard * (1 - share) / (1 - hazard * share))
+    width = jnp.where(bins < at, 0.0, (UPPER_S - LOWER_S) * (1 - share))
+    comes = jnp.cumprod(1 - hazard, axis=1) / (1 - hazard)  # probability to come to a bin
+    ends, spent = jnp.cumsum(comes * hazard, axis=1), jnp.cumsum(comes * width * (1 - hazard / 2), axis=1)
+    ratio = jnp.where((bins >= at) & (ends > 0), spent / jnp.where(ends > 0, ends, 1.0), jnp.inf)
+    return spent[:, -1], ratio.min(axis=1)
+
+
+def _bin(seconds: Array) -> Array:
+    return jnp.minimum(jnp.searchsorted(jnp.asarray(UPPER_S), seconds, side="right"), BINS - 1)
+
+
+class LengthState(eqx.Module):
+    """What is remembered of the jobs in the system, by job slot, and of those that have ended."""
+
+    inner: Any  # the state of the policy
+    job: Int[Array, " jobs"]
+    rows: Int[Array, "jobs 3"]
+    seconds: Float[Array, " jobs"]  # its length, which is learned when it has ended
+    counts: LengthCounts
+
+
+class UnknownLengths(Policy):
+    """A policy that is shown estimates of the units left, instead of their number. Each graph must be one gang."""
+
+    policy: Policy
+    by_index: BoolScalar = eqx.field(default=False, converter=jnp.asarray)  # show index times instead of means
+
+    @property
+    def cheats(self) -> bool:  # type: ignore[override]
+        return self.policy.cheats
+
+    @property
+    def tuning(self) -> Any:
+        return self.policy.tuning
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    def init(self, topology: TopologyArrays) -> LengthState:
+        none = jnp.full(MAX_TRACKED_JOBS, -1, jnp.int32)
+        rows = jnp.zeros((MAX_TRACKED_JOBS, len(PRIOR_JOBS)), jnp.int32)
+        return LengthState(self.policy.init(topology), none, rows, jnp.zeros(MAX_TRACKED_JOBS), no_lengths())
+
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Any:
+        return self.policy.prepare(topology, workload)
+
+    def decide(self, key: Array, state: LengthState, observation: Observation) -> tuple[LengthState, Action]:
+        core, w = observation.core, observation.workload
+        slots, tasks = core.job.shape[0], w.kernel.shape[1]
+        if tasks > 1 or slots > MAX_TRACKED_JOBS:
+            hint = f"use jobs of one gang each, and job_slots={MAX_TRACKED_JOBS} or fewer"
+            raise LimitError(f"there are {slots} job slots and {tasks} gangs in a graph", where="lengths", hint=hint)
+        seconds = jnp.where(core.job >= 0, unit_seconds(observation).min(axis=1), 1.0)
+        units = observation.per_gang(w.units)
+        rows = groups(observation.per_gang(w.kernel), core.workers)
+        left = state.job[:slots] != core.job
+        gone = left & (state.job[:slots] >= 0)
+        counts = add_lengths(state.counts, state.rows[:slots], state.seconds[:slots], gone)
+        attained_s = jnp.maximum(units - observation.units_left, 0.0) * seconds
+        hazard = hazards(counts, rows, attained_s, core.job >= 0)
+        mean_s, index_s = time_left_s(hazard, attained_s)
+        shown = jnp.where(core.job >= 0, jnp.where(self.by_index, index_s, mean_s) / seconds, 0.0)
+        inner, action = self.policy.decide(key, state.inner, replace(observation, units_left=shown))
+        new = (core.job, rows, units * seconds)
+        old = (state.job, state.rows, state.seconds)
+        job, rows, length = jax.tree.map(lambda every, some: every.at[:slots].set(some), old, new)
+        return LengthState(inner, job, rows, length, counts), action
