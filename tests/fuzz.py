@@ -49,6 +49,7 @@ from symphony.problem.errors import SymphonyError  # noqa: E402
 from symphony.runtime.jobs import DONE  # noqa: E402
 from symphony.service import repair, tables, views  # noqa: E402
 from symphony.telemetry.sources.perf_log import read_perf  # noqa: E402
+from tests.engines.test_local import _pipe_of, _write  # noqa: E402
 from tests.service.handmade import Handmade  # noqa: E402
 from tests.service.kernels import add, one  # noqa: E402
 from tests.service.serve_process import Serve  # noqa: E402
@@ -309,7 +310,8 @@ class Rest:
             self._raw(rng)
         elif how == 1:
             with self._serving.connect() as cluster:
-                job = cluster.submit(one(garbles, rng.randrange(2**32)))
+                answer = messages.done(rng.randrange(30), 1.0, 2.0, False, (b"\x80\x05K\x01.", None, (), 5), 0.1)
+                job = cluster.submit(one(sy.kernel(_write), changed(rng, answer, most=4), _pipe_of))
                 assert job.wait(REQUEST_S), "a job whose kernel writes garbage does not end"
         elif how < 10:
             text = json.dumps(changed_tree(rng, self._submit)).encode()
@@ -354,32 +356,6 @@ class Rest:
         assert status < 500 or status == 503, f"status {status}: {body[:500]!r}"
         if status >= 400 and body:
             assert json.loads(body)["error"]["message"], body[:500]
-
-
-@sy.kernel
-def garbles(seed):
-    """Write an answer with random changes to the pipe of its worker."""
-    import os
-    import random
-    import stat
-    import struct
-
-    rng = random.Random(seed)
-    payload = bytearray(struct.pack("<dddBBHI", 1.0, 2.0, 0.1, 0, 1, 0, 0) + b"\x80\x05K\x01.")
-    frame = bytearray(
-        struct.pack("<2sBBIQ", b"sy", rng.choice((1, 2, 3, 4)), 0, len(payload), rng.randrange(30)) + payload
-    )
-    for _ in range(rng.randint(0, 4)):
-        frame[rng.randrange(len(frame))] = rng.randrange(256)
-    for name in map(int, os.listdir("/proc/self/fd")):
-        try:
-            with open(f"/proc/self/fdinfo/{name}") as file:
-                flags = int(file.read().split("flags:")[1].split()[0], 8)
-            if name > 2 and stat.S_ISFIFO(os.fstat(name).st_mode) and flags & 3 == 1:
-                os.write(name, bytes(frame) * rng.randint(1, 3))
-        except OSError:
-            continue
-    return "written"
 
 
 def _pair() -> sy.Graph:

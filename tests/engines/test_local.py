@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.engines import fork_server, messages, worker
+from symphony.engines import fork_server, local, messages, worker
 from symphony.engines.engine import DIED, DeviceDown, Failed, Finished, Function, Output, Pickled, Stopped, Work
 from symphony.engines.local import LocalEngine
 from symphony.problem.topology import DeviceKind
@@ -357,6 +357,7 @@ WRONG = {
         messages.done(10**9, 0.0, 0.0, False, (b"x", None, (), 1), 0.0),
         "1000000000, but runs 1",
     ),
+    "never complete": (struct.pack(messages.HEADER, b"sy", messages.DONE, 0, 100_000, 1), "not complete after"),
     "ready again": (messages.ready(""), "twice that it is ready"),
     "not begun": (messages.dropped(1), "which it was to run"),
     "a file of others": (
@@ -371,8 +372,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_process_that_says_what_is_wrong_is_killed_and_its_work_has_failed(driver: Driver, what: str) -> None:
+def test_a_process_that_says_what_is_wrong_is_killed_and_its_work_has_failed(
+    driver: Driver, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, text = WRONG[what]
+    monkeypatch.setattr(local, "MAX_MESSAGE_S", 0.1)
     [pid] = [driver.value(event) for event in driver.run(driver.work(os.getpid, device=1))]
     driver.number = 0  # the next attempt is called 1
     bad, other = driver.work(_write, data, _pipe_of, device=1), driver.work(os.getpid, device=1)

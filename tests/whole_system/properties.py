@@ -16,7 +16,7 @@ from tests.whole_system.world import World
 
 # Kinds of faults that may end a job, by the error that it ends with.
 CAUSES = {
-    "WorkerDiedError": ("killed", "crash", "inputs_lost", "garbage"),
+    "WorkerDiedError": ("killed", "crash", "inputs_lost", "values_lost", "garbage"),
     "KernelTimeoutError": ("hang",),
     "InfeasibleError": ("device",),
     "EngineError": ("store_full",),

@@ -67,6 +67,7 @@ PROCESS_START_TIMEOUT_S = 120.0  # with a GPU, JAX has to load its driver
 MAX_FAILED_STARTS = 3  # consecutive failed starts until a device goes down …
 MAX_KILLED_STARTS = 20  # … and starts that were killed from outside, or could not be forked
 MAX_SPARE = 8  # workers forked ahead of demand
+MAX_MESSAGE_S = 30.0  # from the first to the last byte of a message, which a worker writes at once
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # exponential back-off after a fork that failed
 
 
@@ -91,6 +92,7 @@ class _Worker:
     uid: int | None = None  # user that it has become
     limited: bool = False  # whether the supervisor watches it
     inbox: messages.Inbox = field(default_factory=messages.Inbox)
+    incomplete_s: float = math.inf  # when a message that has begun must be complete
     outbox: bytearray = field(default_factory=bytearray)
     blocked: bool = False  # the pipe to it is full
     knows: set[str] = field(default_factory=set)  # digests of the functions sent to it
@@ -263,6 +265,10 @@ class LocalEngine(Engine):
                 self._stop(slot.work[0].number, TIMEOUT)
             if now >= slot.retry_s:
                 self._start(slot)
+            worker = slot.worker
+            if worker is not None and now >= worker.incomplete_s and not worker.malformed:
+                worker.malformed = f"it is not complete after {MAX_MESSAGE_S:g} s"
+                self._kill(worker)
         events, self._events = self._events, []
         return events
 
@@ -766,6 +772,7 @@ class LocalEngine(Engine):
             try:
                 for message in worker.inbox.feed(data):
                     self._on_message(worker, message)
+                worker.incomplete_s = time.monotonic() + MAX_MESSAGE_S if worker.inbox.rest else math.inf
             except Malformed as error:
                 worker.malformed = str(error)
                 if not to_the_end:
@@ -877,6 +884,7 @@ class LocalEngine(Engine):
 
     def _next_deadline(self) -> float:
         times = [slot.since + slot.work[0].timeout_s for slot in self._slots if slot.sent]
+        times += [slot.worker.incomplete_s for slot in self._slots if slot.worker and not slot.worker.malformed]
         return min([*times, *(slot.retry_s for slot in self._slots)], default=math.inf)
 
     def _drain_wakes(self) -> None:
