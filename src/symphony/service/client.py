@@ -345,7 +345,7 @@ class RemoteCluster(FunctionCalls[RemoteJob]):
         """Compare the future, or the past, with one in which something is changed; `submit`: a job more."""
         sent = changes.model_dump(mode="json", exclude={"submit"})
         if submit is not None:
-            sent["submit"] = json.loads(self._body(self._checked(submit, (), {}), 0, ""))
+            sent["submit"] = json.loads(self._body(self._checked(submit, (), {}), {}))
         answer = self._ask("POST", "/v1/whatif", json.dumps(sent).encode(), {"content-type": "application/json"})
         found = wire.WhatIfView.model_validate_json(answer)
         while found.state == "running":
