@@ -12,11 +12,12 @@ from symphony.cli import demo
 from tests.service.places import place, wait_until
 
 
-def test_the_applications_run_in_a_service_until_it_is_stopped(tmp_path: Path) -> None:
+def test_the_applications_run_in_a_service_until_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "SIZE", 1)
     stop = threading.Event()
     with place(tmp_path) as here:
         token, jobs = here.token("ann"), here.service.state.jobs
-        arguments = here.server.url, token, demo.applications(), 1, stop
+        arguments = here.server.url, token, demo.applications(), stop
         thread = threading.Thread(target=demo.keep_busy, args=arguments, daemon=True)
         thread.start()
         wait_until(lambda: sum(job.status == "done" for job in list(jobs.values())) >= 3)

@@ -26,6 +26,7 @@ from symphony.service.client import connect
 
 APPLICATIONS = ("genomics", "eeg", "security")
 OPEN_JOBS, PAUSE_S = 4, 0.3  # jobs that the demonstration keeps in the service; between submissions
+SIZE = 2  # parts of the input of each job
 OPENER = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={address}">
 <a href="{address}">Open the dashboard</a>"""
 
@@ -34,7 +35,6 @@ def demo(
     *,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 = any free one.", min=0, max=65_535)] = 0,
     seconds: Annotated[float, typer.Option(help="Stop after so long; 0 = until ctrl-C.", min=0.0)] = 0.0,
-    size: Annotated[int, typer.Option(help="Parts of the input of each job.", min=1, max=64)] = 2,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +67,7 @@ def demo(
                 out.print(f"jobs of {', '.join(APPLICATIONS)} run until you press ctrl-C", soft_wrap=True)
             if browser:
                 webbrowser.open(page.as_uri())
-            threading.Thread(target=keep_busy, args=(url, token, builders, size, stop), daemon=True).start()
+            threading.Thread(target=keep_busy, args=(url, token, builders, stop), daemon=True).start()
             if seconds:
                 threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
@@ -93,13 +93,13 @@ def applications() -> list[Any]:
     return [import_module(f"examples.{name}").build for name in APPLICATIONS]
 
 
-def keep_busy(url: str, token: str, builders: list[Any], size: int, stop: threading.Event) -> None:
+def keep_busy(url: str, token: str, builders: list[Any], stop: threading.Event) -> None:
     """Submit a job whenever fewer than `OPEN_JOBS` have not ended."""
     jobs: list[Any] = []
     try:
         with connect(url, token=token) as cluster:
             for number in itertools.count():
-                jobs.append(cluster.submit(builders[number % len(builders)](size, number)))
+                jobs.append(cluster.submit(builders[number % len(builders)](SIZE, number)))
                 while not stop.wait(PAUSE_S) and sum(job.status in ("waiting", "running") for job in jobs) >= OPEN_JOBS:
                     pass
                 jobs = [job for job in jobs if job.status in ("waiting", "running")]

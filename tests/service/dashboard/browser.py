@@ -10,6 +10,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ FLAGS = (
     "--host-resolver-rules=MAP *.test 127.0.0.1",  # foreign names that lead here, as with DNS rebinding
     "--remote-debugging-pipe",
     "--window-size=1280,900",
+)
+# Chromium reads commands from descriptor 3, and writes answers to 4.
+START = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
 LONG_TASKS = """
 window.longTasks = [];
@@ -61,15 +66,10 @@ class Browser:
 
     def __init__(self, folder: str) -> None:
         to_it, from_it = (tuple(map(above_ten, os.pipe())) for _ in range(2))
-
-        def connect_pipes() -> None:
-            os.dup2(to_it[0], 3)  # from which Chromium reads commands
-            os.dup2(from_it[1], 4)  # to which it writes answers
-
+        flags = [*FLAGS, f"--user-data-dir={folder}", "about:blank"]
         self._process = subprocess.Popen(
-            [program(), *FLAGS, f"--user-data-dir={folder}", "about:blank"],
-            preexec_fn=connect_pipes,  # noqa: PLW1509 - two system calls
-            close_fds=False,
+            [sys.executable, "-S", "-c", START, str(to_it[0]), str(from_it[1]), program(), *flags],
+            pass_fds=(to_it[0], from_it[1]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -48,7 +48,7 @@ def test_hostile_names_output_and_errors_are_text(ann: Visitor) -> None:
 
 def test_templates_have_no_inline_scripts_or_styles() -> None:
     """The policy of the pages would block them."""
-    for path in (pages.HERE / "templates").iterdir():
+    for path in (pages.FOLDER / "templates").iterdir():
         text = path.read_text()
         assert not re.search(r"<script(?! src=| type=\"application/json\")|<style|\son\w+=|\sstyle=|javascript:", text)
         assert not re.search(r"(src|href|action|hx-\w+)=\"(https?:)?//", text), path  # nothing from elsewhere
@@ -113,5 +113,5 @@ def test_every_static_file_is_there(ann: Visitor) -> None:
     for path in set(re.findall(r"/ui/static/[\w.-]+", ann.get("/ui/"))):
         ann.get(path)
     licences = ann.get("/ui/static/LICENSES.txt")
-    vendored = [path.name for path in Path(pages.HERE / "static").glob("*.min.*")]
+    vendored = [path.name for path in Path(pages.FOLDER / "static").glob("*.min.*")]
     assert len(vendored) == 3 and all(name in licences for name in vendored)

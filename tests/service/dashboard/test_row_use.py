@@ -38,10 +38,11 @@ def test_a_sample_adds_ours_and_others_and_keeps_the_reading(cluster: Cluster) -
     name = cluster.topology.resources[0].name
     cluster.shares, cluster.others, cluster.read = [{name: 0.2}, {name: 0.3}], {name: (0.25, 0.1)}, {name: 0.8}
     use.sample()
-    shown, history = use.shown()[0], use.history(name)
+    shown, history = use.shown[0], use.history(name)
     assert shown.percent == 75 and shown.opacity == 0.8 and "ours 50%, others 25%" in shown.text
     assert history["use"] == [0.75] and history["reading"] == [0.8] and history["ours"] == [0.5]
     assert history["high90"][0] == pytest.approx(0.75 + 0.1645) and history["low50"][0] == pytest.approx(0.75 - 0.0674)
+    assert use.busy == {cluster.topology.devices[0].name: 2}
     assert [(run.name, share) for run, _, share in use.causes(name)] == [("run-1", 0.3), ("run-0", 0.2)]
 
 
@@ -49,10 +50,10 @@ def test_a_row_that_nothing_speaks_of_is_pale(cluster: Cluster) -> None:
     use = RowUse(cluster)  # type: ignore[arg-type]
     name = cluster.topology.resources[0].name
     use.sample()
-    assert use.shown()[0] == (0, 0.25, "nothing is measured here")
+    assert use.shown[0] == (0, 0.25, "nothing is measured here")
     cluster.shares = [{name: 1.0}]
     use.sample()
-    assert use.shown()[0].percent == 100 and use.shown()[0].opacity == 0.5
+    assert use.shown[0].percent == 100 and use.shown[0].opacity == 0.5
     assert use.history(name)["reading"] == [None, None]
 
 

@@ -37,7 +37,7 @@ from symphony.service.job_logs import CURSOR_PATTERN
 from symphony.service.service import Service
 from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 
-HERE = File(__file__).parent
+FOLDER = File(__file__).parent
 MACHINES_ON_A_PAGE, JOBS_ON_A_PAGE, TASKS_ON_A_PAGE, KERNELS_ON_A_PAGE = 12, 50, 100, 100
 MAX_FORM_BYTES = 100_000
 TICK_S = 1.0  # between updates of a page
@@ -87,7 +87,7 @@ def _clock(at_s: float | None) -> str:
 
 
 PAGES = Environment(
-    loader=FileSystemLoader(HERE / "templates"),
+    loader=FileSystemLoader(FOLDER / "templates"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
@@ -178,21 +178,21 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
     async def cluster(request: Request, at: Page = 1, find: Annotated[str, Query(max_length=100)] = "") -> Response:
         token = reader(request)
         machines = [name for name in topology.machines if find.lower() in name.lower()]
-        shown = machines[(at - 1) * MACHINES_ON_A_PAGE : at * MACHINES_ON_A_PAGE]
-        busy = _busy(service)
+        is_update = _common(request)["partial"]  # of the text above the picture; the stream updates the picture
+        shown = [] if is_update else machines[(at - 1) * MACHINES_ON_A_PAGE : at * MACHINES_ON_A_PAGE]
         return page(
             request,
             "cluster.html",
             title="Cluster",
             state=views.cluster(service, everybody=ADMIN in token.scopes, user=token.user),
             pictures=[pictures.machine(name) for name in shown],
-            shown=rows.shown(),
+            shown=rows.shown,
             slots=[topology.kind_of[device.kind].slots for device in topology.devices],
-            busy=busy,
+            busy=rows.busy,
             down=set(service.cluster.down),
             devices=topology.devices,
             machines=machines,
-            overview=_overview(pictures, rows, machines),
+            overview=[] if is_update else _overview(pictures, rows, machines),
             at=at,
             pages=math.ceil(len(machines) / MACHINES_ON_A_PAGE) or 1,
             find=find,
@@ -208,7 +208,7 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
             mine = ADMIN in token.scopes or service.state.jobs[run.job.number].user == token.user
             causes.append((run.job.number if mine else 0, run.name if mine else "another user's", device, share))
         resource = topology.resources[rows.index[name]]
-        found = rows.shown()[rows.index[name]]
+        found = rows.shown[rows.index[name]]
         return page(request, "row.html", title=name, row=resource, shown=found, causes=causes)
 
     @router.get("/ui/row/history")
@@ -238,21 +238,21 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
         request: Request,
         status: Status = "",
         before: Annotated[int, Query(ge=0, le=2**62)] = 0,
-        everybody: Annotated[bool, Query(alias="all")] = False,
+        of_all: Annotated[bool, Query(alias="all")] = False,
     ) -> Response:
         token = reader(request)
-        find = {"everybody": everybody, "status": status, "before": before}
-        found = service.jobs(token, most=JOBS_ON_A_PAGE + 1, **find)  # type: ignore[arg-type]
+        most = JOBS_ON_A_PAGE + 1
+        found = service.jobs(token, everybody=of_all, status=status, before=before, most=most)
         listed = [service.running.view(job) for job in found[:JOBS_ON_A_PAGE]]
         training = any(job.training is not None and job.ended_s is None for job in listed)
-        bands = await run_in_threadpool(_forecasts, service, token, everybody) if training else {}
+        bands = await run_in_threadpool(_forecasts, service, token, of_all) if training else {}
         more = found[JOBS_ON_A_PAGE - 1].id if len(found) > JOBS_ON_A_PAGE else 0
         values: dict[str, Any] = {
             "jobs": listed,
             "bands": bands,
             "more": more,
             "now_s": time.time(),
-            "everybody": everybody,
+            "of_all": of_all,
         }
         return page(request, "jobs.html", title="Jobs", status=status, before=before, **values)
 
@@ -373,7 +373,7 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
         return page(request, "answer.html", what=await api(request, "GET", f"/v1/whatif/{number}?wait_s=1"))
 
     app.include_router(router)
-    app.mount(STATIC.rstrip("/"), StaticFiles(directory=HERE / "static"), name="static")
+    app.mount(STATIC.rstrip("/"), StaticFiles(directory=FOLDER / "static"), name="static")
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -418,11 +418,11 @@ async def _events(
     yield "retry: 2000\n\n"
     while time.monotonic() < until_s and not getattr(app.state, "closing", False):
         if machines:
-            shown, busy, down = rows.shown(), _busy(service), set(service.cluster.down)
+            shown, busy, down = rows.shown, rows.busy, set(service.cluster.down)
             now: dict[str, Any] = {f"r{row}": shown[row] for row in indices}
             for number in devices:
                 name = service.cluster.topology.devices[number].name
-                now[f"d{number}"] = [busy[number], name not in down]
+                now[f"d{number}"] = [busy[name], name not in down]
             new = {key: value for key, value in now.items() if sent.get(key) != value}
             if new:
                 sent |= new
@@ -435,24 +435,18 @@ async def _events(
         await asyncio.sleep(TICK_S)
 
 
-def _busy(service: Service) -> Counter[int]:
-    """Slots in use, by device."""
-    index = {device.name: number for number, device in enumerate(service.cluster.topology.devices)}
-    return Counter(index[device.name] for _, device, _ in service.cluster.row_shares())
-
-
 def _overview(pictures: TopologyPictures, rows: RowUse, machines: Sequence[str]) -> list[tuple[str, int]]:
     """The busiest row of each machine, in percent, if there are several pages of machines."""
     if len(machines) <= MACHINES_ON_A_PAGE:
         return []
-    shown = rows.shown()
+    shown = rows.shown
     return [(name, max((shown[row].percent for row in pictures.rows_of(name)), default=0)) for name in machines]
 
 
-def _forecasts(service: Service, token: Token, everybody: bool) -> dict[int, Any]:
+def _forecasts(service: Service, token: Token, of_all: bool) -> dict[int, Any]:
     """Forecasts of training jobs, by job; none while they are being computed."""
     try:
-        found = views.forecasts(service, everybody=everybody, user=token.user, share=0.8)
+        found = views.forecasts(service, everybody=of_all, user=token.user, share=0.8)
     except (SymphonyError, TimeoutError):
         return {}
     return {one.job: one.model_dump() for one in found.forecasts}

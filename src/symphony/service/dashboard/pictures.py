@@ -30,7 +30,7 @@ NODE_W, NODE_H, GAP_X, GAP_Y = 132, 24, 36, 8
 MAX_DRAWN_TASKS = 300  # of a graph; larger ones are summarised by kernel
 
 
-class Bar(NamedTuple):
+class RowBar(NamedTuple):
     x: int
     y: int
     row: int
@@ -50,7 +50,7 @@ class MachinePicture:
     name: str
     width: int = 0
     height: int = 0
-    bars: list[Bar] = field(default_factory=list)
+    bars: list[RowBar] = field(default_factory=list)
     titles: list[Title] = field(default_factory=list)
     branches: list[tuple[int, int, int]] = field(default_factory=list)  # of the tree: x, from y, to y
 
@@ -58,7 +58,7 @@ class MachinePicture:
         """A title with bars to its right; `rows`: index, name and label of each."""
         self.titles.append(Title(x, y, text, device))
         first = (x // COLUMN) * COLUMN + PAD + LABEL
-        self.bars += [Bar(first + k * BAR, y, row, name, label) for k, (row, name, label) in enumerate(rows)]
+        self.bars += [RowBar(first + k * BAR, y, row, name, label) for k, (row, name, label) in enumerate(rows)]
         self.width = max(self.width, first + len(rows) * BAR + PAD)
 
 
@@ -136,13 +136,13 @@ def _short(name: str, machine: str) -> str:
     return name.removeprefix(machine).lstrip("/.:-") or name
 
 
-class Node(NamedTuple):
+class DrawnTask(NamedTuple):
     x: int
     y: int
     task: int
 
 
-class Edge(NamedTuple):
+class DrawnEdge(NamedTuple):
     x1: int
     y1: int
     x2: int
@@ -152,8 +152,8 @@ class Edge(NamedTuple):
 class GraphPicture(NamedTuple):
     width: int
     height: int
-    nodes: list[Node]
-    edges: list[Edge]
+    nodes: list[DrawnTask]
+    edges: list[DrawnEdge]
 
 
 def graph_picture(reads: Sequence[Sequence[int]]) -> GraphPicture:
@@ -164,10 +164,10 @@ def graph_picture(reads: Sequence[Sequence[int]]) -> GraphPicture:
     filled = [0] * (max(column, default=0) + 1)
     nodes = []
     for task, at in enumerate(column):
-        nodes.append(Node(PAD + at * (NODE_W + GAP_X), PAD + filled[at] * (NODE_H + GAP_Y), task))
+        nodes.append(DrawnTask(PAD + at * (NODE_W + GAP_X), PAD + filled[at] * (NODE_H + GAP_Y), task))
         filled[at] += 1
     edges = [
-        Edge(nodes[source].x + NODE_W, nodes[source].y + NODE_H // 2, nodes[task].x, nodes[task].y + NODE_H // 2)
+        DrawnEdge(nodes[source].x + NODE_W, nodes[source].y + NODE_H // 2, nodes[task].x, nodes[task].y + NODE_H // 2)
         for task, sources in enumerate(reads)
         for source in sources
     ]

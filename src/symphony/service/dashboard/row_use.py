@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from symphony.service.wire import optional
 log = logging.getLogger("symphony.service")
 MAX_SAMPLES, MAX_HISTORY_BYTES = 600, 16 << 20  # ten minutes, or less of very large clusters
 READING_S = 2.0  # age of the oldest reading that is shown
-UNKNOWN_STD = 0.25  # of a row that no counter speaks of, as policies assume
+UNMEASURED_STD = 0.25  # of a row that no counter speaks of, as policies assume
 BANDS = {50: 0.674, 90: 1.645}  # half widths of normal intervals, in standard deviations
 OURS, OTHERS, STD, READING = range(4)  # fields of a sample
 
@@ -41,13 +42,17 @@ class RowUse:
         self._ring = np.full((count, rows, 4), np.nan, np.float32)
         self._times = np.full(count, np.nan)
         self.samples = 0
+        self.shown = [ShownRow(0, 0.25, "unknown")] * rows  # as of the last sample
+        self.busy: Counter[str] = Counter()  # slots in use then, by device
 
     def sample(self) -> None:
         """Take a sample. From one thread; others may read."""
         try:
             values = np.full(self._ring.shape[1:], np.nan, np.float32)
             values[:, OURS] = 0.0
-            for _, _, shares in self._cluster.row_shares():
+            busy: Counter[str] = Counter()
+            for _, device, shares in self._cluster.row_shares():
+                busy[device.name] += 1
                 for name, share in shares.items():
                     values[self.index[name], OURS] += share
             for name, load in self._cluster.others.items():
@@ -60,12 +65,7 @@ class RowUse:
         at = self.samples % len(self._ring)
         self._ring[at], self._times[at] = values, time.time()
         self.samples += 1
-
-    def shown(self) -> list[ShownRow]:
-        """Every row, as of the last sample."""
-        if not self.samples:
-            return [ShownRow(0, 0.25, "unknown")] * len(self.index)
-        return [_shown(*map(float, row)) for row in self._ring[(self.samples - 1) % len(self._ring)]]
+        self.shown, self.busy = [_shown(*map(float, row)) for row in values], busy
 
     def history(self, row: str) -> dict[str, list[float | None]]:
         """The samples of a row, oldest first: `time`, `reading`, `ours`, `use`, and `low50` … `high90` of its bands."""
@@ -73,7 +73,7 @@ class RowUse:
         values = self._ring[order, self.index[row]]
         known = ~np.isnan(values[:, OTHERS])
         use = values[:, OURS] + np.where(known, values[:, OTHERS], 0.0)
-        std = np.where(known, values[:, STD], UNKNOWN_STD)
+        std = np.where(known, values[:, STD], UNMEASURED_STD)
         found: dict[str, Any] = {"time": self._times[order], "reading": values[:, READING], "ours": values[:, OURS]}
         found["use"] = use
         for share, width in BANDS.items():
@@ -90,7 +90,7 @@ def _shown(ours: float, others: float, std: float, reading: float) -> ShownRow:
     if math.isnan(others):
         if not ours:
             return ShownRow(0, 0.25, "nothing is measured here")
-        others, std, text = 0.0, UNKNOWN_STD, "ours; others' use is not measured here"
+        others, std, text = 0.0, UNMEASURED_STD, "ours; others' use is not measured here"
     else:
         text = f"± {100 * std:.0f}%; ours {100 * ours:.0f}%, others {100 * others:.0f}%"
     percent = round(100 * (ours + others))
