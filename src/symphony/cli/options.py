@@ -43,6 +43,7 @@ BASELINE_NAMES = tuple(
         "sparrow",
         "sparrow-batch",
         "paragon",
+        "paragon-profiled",
         "graphene",
         "tetris",
         "drf",
@@ -65,6 +66,7 @@ BASELINE_NAMES = tuple(
         "finish-time-fairness-packed",
         "eft-static",
         "eft-belief",
+        "eft-rebinding",
         "eft-exact",
     ]
 )

@@ -28,6 +28,7 @@ POLICY_LINES = {
     "sparrow": "Late binding: an idle device that was probed for a job gets its next gang.",
     "sparrow-batch": "The least loaded of two devices that are probed for each gang.",
     "paragon": "The fastest kind among devices with tolerable interference.",
+    "paragon-profiled": "The same, with the profiles of all kernels.",
     "graphene": "Troublesome gangs and their ancestors first, packed by their demands.",
     "tetris": "Highest alignment of demands with free resources, less the remaining work.",
     "drf": "The job with the least dominant share first.",
@@ -50,7 +51,8 @@ POLICY_LINES = {
     "finish-time-fairness-packed": "Gavel: the same with pairs of gangs on one device.",
     "eft-static": "The oldest gang, earliest finish time by profiles alone.",
     "eft-belief": "The oldest gang, earliest finish time under the believed load.",
-    "eft-exact": "The same under the true load: it cheats, and works only in simulation.",
+    "eft-rebinding": "As eft-belief, but gangs are sent late, and assigned again at every event.",
+    "eft-exact": "As eft-belief under the true load: it cheats, and works only in simulation.",
 }
 
 

@@ -33,13 +33,14 @@ _HINT = f"write weights of {', '.join(OBJECTIVE_NAMES)}, such as mean=1,tail=0.5
 
 def objective_weights(objective: ObjectiveLike) -> ObjectiveWeights:
     """Weights from a name (`tail`), a text (`mean=1,tail=0.5`) or a mapping, scaled to the sum 1."""
+    given: dict[str, float | str]
     if isinstance(objective, str):
         parts = [part.partition("=") for part in objective.split(",")]
         given = {name.strip(): value if equals else "1" for name, equals, value in parts}
         if len(given) < len(parts):
             raise InputError(f"a weight is given twice in the objective {objective!r}", hint=_HINT)
     else:
-        given = objective._asdict() if isinstance(objective, ObjectiveWeights) else dict(objective)
+        given = {**(objective._asdict() if isinstance(objective, ObjectiveWeights) else objective)}
     weights = {}
     for name, value in given.items():
         if name not in OBJECTIVE_NAMES:
