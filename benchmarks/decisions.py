@@ -4,6 +4,10 @@ A policy's compiled `decide` is called by itself on observations from the middle
 Every figure includes the dispatch of a compiled program; the row "(does nothing)" is that alone. Policies that solve a
 linear program on the host are shown at a change of the set of jobs, where they do solve it.
 
+The row "symphony, in NumPy" is the network's decision as real runs take it (`runtime/plain_network.py`), in CPU time of
+its thread: fresh states of a made-up run on the same cluster, 16 jobs of 16 to 64 tasks, all kinds of devices equal to
+all kernels. It exists for clusters that plain turns suit.
+
 Unfair to learned and vectorised policies: a decision alone leaves a vector machine idle.
 """
 
@@ -18,12 +22,23 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
+import symphony as sy
 from benchmarks.common import arguments, keep, machine
 from symphony.baselines import BASELINES, FOR_TRAINING, Fifo
 from symphony.policies import SHIPPED, named
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.topologies import topology
+from symphony.runtime import turn as happened
+from symphony.runtime.budget import Budget
+from symphony.runtime.graph import submission
+from symphony.runtime.live_workload import LiveWorkload, Shapes
+from symphony.runtime.plain_network import PlainAction, PlainNetwork
+from symphony.runtime.plain_turn import PlainCore, suits
+from symphony.runtime.profiles import Profiles
+from symphony.runtime.turn import SchedulerEvent
+from symphony.scheduling import state
 from symphony.scheduling.policy import Action, Observation, Policy, wait
+from symphony.scheduling.state import RUNNING
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.rollout import begin_batch, observe, run_steps, without_arrivals
 from symphony.simulator.scenario_source import scenario
@@ -32,7 +47,8 @@ from symphony.simulator.scenarios import ScenarioArrays, pick, stack
 CASES = {
     "the paper's cluster, DAGs": ("paper", "variant-calling?load=1.2"),
     "24 GPUs, training": ("gpu24", "training?load=1.2"),
-    "50 devices, DAGs": ("fat-tree:50", "layered?jobs=200&load=1.2"),
+    "8 devices, DAGs": ("fat-tree:8", "layered?jobs=200&load=1.2"),
+    "64 devices, DAGs": ("fat-tree:64", "layered?jobs=200&load=1.2"),
     "500 devices, DAGs": ("fat-tree:500", "layered?jobs=1000&load=1.2"),
     "1,024 devices, DAGs": ("fat-tree:1024", "layered?jobs=2000&load=1.2"),
     "5,000 devices, DAGs": ("fat-tree:5000", "layered?jobs=4000&load=1.2"),
@@ -86,6 +102,62 @@ def cost(policy: Policy, s: ScenarioArrays, world: Any, calls: int) -> dict[str,
     return {"p50_s": float(np.median(seconds)), "p99_s": float(np.percentile(seconds, 99)), "compile_s": compile_s}
 
 
+def _nothing(*_: Any) -> None:
+    """A kernel of `plain_cost`."""
+
+
+def plain_cost(cluster: str, calls: int) -> dict[str, float] | None:
+    """CPU seconds of a decision of the network in plain turns; None if these do not suit the cluster."""
+    described, rng, profiles = topology(cluster), np.random.default_rng(0), Profiles()
+    workload = LiveWorkload(described, profiles, Shapes())
+    if not suits(workload.t):
+        return None
+    kernels = [sy.kernel(device=described.kinds[0].type, name=f"k{number}")(_nothing) for number in range(6)]
+    for number, kernel in enumerate(kernels):
+        kernel.key = f"k{number}"
+        for kind in described.kinds:
+            if kind.type not in kernel.implementations:
+                kernel.implementation(device=kind.type)(_nothing)
+            profiles.timing(kernel.key, kind.name).mean = [float(np.log(rng.uniform(0.1, 1.0))), -20.0]
+    budget = Budget(Timed(named(SHIPPED)), 0.0)  # type: ignore[arg-type]
+    core = PlainCore(workload, state.empty(workload.t, workload.w, workload.shapes.jobs, np), budget)
+    rows, now_s, seconds = len(described.resources), 0.0, budget.network.seconds  # type: ignore[attr-defined]
+    while len(seconds) < calls:
+        now_s += 0.05
+        events = []
+        if workload.free:
+            graph, made = sy.graph("made up"), []
+            for _ in range(int(rng.integers(16, 65))):
+                reads = rng.choice(len(made), min(len(made), int(rng.integers(0, 3))), replace=False)
+                made.append(graph.task(kernels[int(rng.integers(6))], *(made[int(one)] for one in reads)))
+            row = workload.add(submission(graph), [1 << 20] * len(made))
+            events.append(SchedulerEvent(happened.ARRIVED, graph=row))
+        running = [gang for gang, status in enumerate(core.status) if status == RUNNING]
+        ended = rng.choice(running, min(len(running), 4), replace=False).tolist() if running else []
+        events += [SchedulerEvent(happened.FINISHED, gang) for gang in ended]
+        core.turn(events, now_s, (rng.uniform(0, 0.5, rows).astype(np.float32), np.full(rows, 0.1, np.float32)))
+        used = {row for row, job in zip(core.graph, core.job, strict=True) if job >= 0}
+        for row in set(range(workload.shapes.jobs)) - used - set(workload.free):
+            workload.remove(row)
+    return {"p50_s": float(np.median(seconds)), "p99_s": float(np.percentile(seconds, 99))}
+
+
+class Timed(PlainNetwork):
+    """Keeps the CPU time of its decisions, without what is computed once for each change of the graphs."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__(policy)
+        self.seconds: list[float] = []
+
+    def decide(self, core: PlainCore) -> PlainAction:
+        """As it does."""
+        self.prepare(core.workload)
+        began = time.thread_time()
+        action = super().decide(core)
+        self.seconds.append(time.thread_time() - began)
+        return action
+
+
 def main() -> None:
     """Measure the learned policy and every baseline in every case."""
     args = arguments(__doc__ or "", tuple(CASES))
@@ -110,6 +182,13 @@ def main() -> None:
             row.append(f"{got['p50_s'] * 1e6:,.0f} / {got['p99_s'] * 1e6:,.0f}")
             keep(args.json, figures=figures)
         table.add_row(*row)
+    row = [f"{SHIPPED}, in NumPy"]
+    for case in cases:
+        plain = plain_cost(CASES[case][0], 200 if args.quick else 1000)
+        figures[case][row[0]] = plain
+        row.append("–" if plain is None else f"{plain['p50_s'] * 1e6:,.0f} / {plain['p99_s'] * 1e6:,.0f}")
+    table.add_row(*row)
+    keep(args.json, figures=figures)
     console.print(table)
 
 

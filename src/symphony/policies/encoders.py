@@ -119,7 +119,7 @@ class TopologyForward:
         """Embeddings of devices."""
         if isinstance(t, HostRoutes):
             t.row_inputs[:, : len(RowColumn)] = rows
-            inputs = t.row_inputs
+            inputs: Any = t.row_inputs
         else:
             statics = jnp.broadcast_to(row_statics(t), (*rows.shape[:-1], VOID_KIND + 1))
             inputs = jnp.concatenate([rows, statics], axis=-1)

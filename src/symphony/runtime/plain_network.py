@@ -96,7 +96,7 @@ class _Jobs(NamedTuple):
     columns: np.ndarray  # JOB_COLUMNS
     left_s: np.ndarray
     path_s: np.ndarray
-    count: int  # of jobs
+    jobs: int  # how many there are
 
 
 class PlainNetwork:
@@ -106,7 +106,7 @@ class PlainNetwork:
         self._late = isinstance(policy, LateBinding)
         learned = policy.learned if isinstance(policy, LateBinding) else policy
         self.network, self._objective = learned.network.on_host(), np.asarray(learned.objective)
-        nothing = np.zeros(self.network.sizes.memory, np.float32)
+        nothing: Any = np.zeros(self.network.sizes.memory, np.float32)
         self.memory = Memory(nothing, nothing)
         self._workload: LiveWorkload | None = None
         self._version = -1
@@ -219,7 +219,7 @@ class PlainNetwork:
             return self._later(seen, pairs, wants) or action
         return action
 
-    def _later(self, seen: Any, pairs: np.ndarray, wants: np.ndarray) -> PlainAction | None:
+    def _later(self, seen: Any, pairs: Any, wants: np.ndarray) -> PlainAction | None:
         """The best placement on a device that is about to be free, as `LateBinding`; None = place at once."""
         at, column = np.arange(len(pairs)), pairs.argmax(axis=1)
         score, device, pair = pairs[at, column], seen.device[at, column], seen.pairs[at, column]
@@ -264,8 +264,8 @@ class PlainNetwork:
         table[_D.IDLE], table[_D.UP] = now.idle, now.up
 
         scene = np.zeros(len(_S), np.float32)
-        work, path = float(np.add.reduce(jobs.left_s)), float(np.add.reduce(jobs.path_s)) / max(jobs.count, 1)
-        scene[_S.JOBS], scene[_S.BUSY] = math.log1p(jobs.count), math.log1p(core.busy)
+        work, path = float(np.add.reduce(jobs.left_s)), float(np.add.reduce(jobs.path_s)) / max(jobs.jobs, 1)
+        scene[_S.JOBS], scene[_S.BUSY] = math.log1p(jobs.jobs), math.log1p(core.busy)
         scene[_S.READY] = math.log1p(np.count_nonzero(ready.enough))
         scene[_S.WORK] = min(math.log1p(work / self._total_slots / scale), MAX_LOG)
         scene[_S.PATH], scene[_S.IDLE] = (
