@@ -71,7 +71,7 @@ LOADS = (0.7, 1.0, 2.0, 3.0)
 MAX_S, MIN_S = 4 * 86_400.0, 1.0
 CANCELLED = 0.3
 COST = CheckpointCost(checkpoint_s=10.0, restore_s=30.0)
-GPU = DeviceSpec(type="gpu", memory="16 GB", device_memory="900 GB/s", link="12 GB/s")
+GPU = DeviceSpec(type="gpu", memory=16e9, device_memory=900e9, link=12e9)
 
 
 @cache
@@ -167,12 +167,12 @@ def measure(section: str, options: Any) -> Iterator[Figures]:
             batch, found = stack(lists), {}
             for number, name in enumerate(policies):
                 policy: Any = OneOf(tuple(policies.values()), jnp.asarray(number, jnp.int32))
-                policy = UnknownLengths(policy, by_index=name == OURS) if unknown else policy
+                policy = UnknownLengths(policy, by_index=jnp.asarray(name == OURS)) if unknown else policy
                 found[name] = [metrics(run) for run in simulate(lists, policy, name=name, batch=batch)]
             for index, case in enumerate(some):
                 each = {name: runs[index] for name, runs in found.items()}
                 shown = {
-                    name: (round(m["mean_completion"], 1), round(m["p99_slowdown"], 2)) for name, m in each.items()
+                    name: (round(m["mean_completion_s"], 1), round(m["p99_slowdown"], 2)) for name, m in each.items()
                 }
                 yield dict(zip(("place", "trace", "load", "seed"), case, strict=True)) | {"policies": shown}
 
@@ -208,7 +208,8 @@ def main() -> None:
         compile_quickly()
         options.only, options.clusters, options.loads, options.seeds = ("told",), ("alike-24",), (2.0,), 1
         options.traces, options.policies, options.jobs = ("philly", "muri-2"), ("srtf", "las", "fifo"), 30
-    console, found = Console(), {}
+    console = Console()
+    found: dict[str, Any] = {}
     for section in options.only:
         gather(
             options,

@@ -153,10 +153,10 @@ class Report:
     def notes(self) -> tuple[str, ...]:
         """Caveats: rounds, stalled runs, refused actions, chance."""
         notes = []
-        if rounds := {meta.disturbances["window_s"] for meta in self.scenarios.values() if _in_rounds(meta)}:
-            slots = max(int(meta.disturbances.get("job_slots") or 0) for meta in self.scenarios.values())
-            seconds = " and ".join(f"{value:g}" for value in sorted(rounds))
-            notes.append(f"Jobs are planned again after every round of {seconds} s; up to {slots} of them are known.")
+        rounds = [meta.disturbances for meta in self.scenarios.values() if meta.disturbances.get("offer_at_windows")]
+        if rounds:
+            seconds, slots = rounds[0]["window_s"], rounds[0]["job_slots"]
+            notes.append(f"Jobs are planned again after every round of {seconds:g} s; up to {slots} of them are known.")
         for policy in self.policies:
             runs = [self.run_of[policy, seed] for seed in self.seeds]
             stalled, refused = sum(run.stalled for run in runs), sum(run.refused for run in runs)
@@ -349,10 +349,6 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     known = list(known)
     near = difflib.get_close_matches(name, known, 3) or known
     return InputError(f"unknown {what} {name!r}", where="report", hint=f"use {_listed(near, 'or')}")
-
-
-def _in_rounds(meta: ScenarioMeta) -> bool:
-    return bool(meta.disturbances.get("offer_at_windows"))
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:
