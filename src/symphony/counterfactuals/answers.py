@@ -230,8 +230,3 @@ def _what_if_text(made: WhatIf) -> str:
     if not lines:
         lines.append(f"{what}, nothing changes: there are no jobs to compare.")
     return "\n".join(lines)
-
-
-def what_if_stage(snapshot: Snapshot, change: Change, draws: int, seed: int = 0) -> Stage:
-    """The stage on which a change can be played."""
-    return Stage(snapshot, change.more, change.submit, draws, seed)

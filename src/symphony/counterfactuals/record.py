@@ -9,7 +9,7 @@ of a model that is right count as well.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
@@ -81,7 +81,6 @@ class Record:
     def __init__(self, scored: Iterable[Forecast] = (), most: int = 20_000) -> None:
         self.scored: deque[Forecast] = deque(maxlen=most)
         self._scores: dict[tuple[str, str], deque[float]] = {}
-        self.made: Counter[str] = Counter()  # forecasts, scored or not
         for one in scored:
             self.add(one)
 
