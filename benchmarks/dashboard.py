@@ -126,7 +126,7 @@ def speed(cluster: RemoteCluster, kernels: int) -> Speed:
 
 def ten(quick: bool) -> dict[str, Any]:
     """Speeds with and without dashboards, in turns."""
-    kernels, rounds = (100, 1) if quick else (4_000, 8)
+    kernels, rounds = (100, 1) if quick else (2_000, 6)
     found: dict[int, list[Speed]] = {0: [], 10: []}
     with tempfile.TemporaryDirectory() as folder, place(Path(folder)) as here, here.connect("ann") as cluster:
         speed(cluster, kernels)

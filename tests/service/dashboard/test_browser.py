@@ -86,6 +86,9 @@ def test_every_page_loads_and_axe_finds_nothing_serious(visit: Visit) -> None:
         page.call("Runtime.evaluate", expression=axe)
         script = "axe.run().then((found) => found.violations.map((one) => [one.impact, one.id, one.nodes[0].html]))"
         assert [one for one in page.run(script) if one[0] in ("serious", "critical")] == [], path
+    page.press("#whatif button")  # without a question
+    page.until("document.querySelector('#answer .problem')")
+    page.problems.clear()  # the browser says that it was refused
     page.size(390, 800)
     for path in ("/ui/", "/ui/jobs", "/ui/jobs/1", "/ui/timeline", "/ui/learning"):
         visit.open(path)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import symphony as sy
+from symphony.service import wire
 from symphony.service.dashboard import pages
+from symphony.service.futures import Futures
 from tests.service.dashboard.places import Visitor, visitor
 from tests.service.kernels import add, one, rave, wait_for
 from tests.service.places import SECONDS, Place, place
@@ -69,6 +71,18 @@ def test_a_large_graph_is_summarised_and_paged(ann: Visitor, here: Place, monkey
     assert "<svg" not in text and "page 2 of 2" in text and "add-2" in text and "add-1" not in text
 
 
+def test_forecasts_are_of_open_jobs_that_one_may_see(
+    here: Place, ann: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    band = wire.BandView(low=5.0, mid=10.0, high=600.0)
+    view = wire.When.model_construct(status="waiting", share=0.8, text="", start_s=band, finish_s=band)
+    monkeypatch.setattr(Futures, "when", lambda futures, job, share: view.model_copy(update={"job": job.id}))
+    text = ann.get("/ui/forecasts")
+    assert "10 s (5 s to 10 min)" in text and "/ui/jobs/3" in text and "/ui/jobs/2" not in text
+    eve = visitor(here, "eve")
+    assert "No job waits or runs" in eve.get("/ui/forecasts") and "/ui/jobs/3" not in eve.get("/ui/forecasts?all=true")
+
+
 def test_lists_are_paged(ann: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "JOBS_ON_A_PAGE", 2)
     first = ann.get("/ui/jobs")
@@ -97,6 +111,10 @@ def test_nonsense_and_oversized_requests_are_refused_in_words(here: Place, ann: 
         assert status == 422 and "That did not work" in text, path
     assert ann.ask("GET", "/ui/row?name=no")[0] == 404 and ann.ask("GET", "/ui/jobs/77")[0] == 404
     assert ann.ask("GET", "/ui/nothing")[0] == 404 and ann.ask("GET", "/ui/static/../pages.py")[0] == 404
+    for form in ({}, {"job": "x"}, {"without": "no-such-machine"}):
+        status, _, text = ann.ask("POST", "/ui/whatif", form, origin=here.server.url, hx_request="true")
+        assert 400 <= status < 500 and "That did not work" in text, form
+    assert ann.ask("GET", "/ui/whatif/999")[0] == 404
     big = {"token": "x" * (pages.MAX_FORM_BYTES + 1)}
     assert Visitor(here).ask("POST", "/ui/login", big, origin=here.server.url)[0] == 413
 

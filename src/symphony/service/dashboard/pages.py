@@ -36,9 +36,11 @@ from symphony.service.guard import Authenticator, address_of, status_of
 from symphony.service.job_logs import CURSOR_PATTERN
 from symphony.service.service import Service
 from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
+from symphony.service.wire import Refusal
 
 FOLDER = File(__file__).parent
 MACHINES_ON_A_PAGE, JOBS_ON_A_PAGE, TASKS_ON_A_PAGE, KERNELS_ON_A_PAGE = 12, 50, 100, 100
+FORECASTS_ON_A_PAGE = 20
 MAX_FORM_BYTES = 100_000
 TICK_S = 1.0  # between updates of a page
 MAX_STREAM_S = 600.0  # the browser then connects again
@@ -141,7 +143,10 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
             if error.status_code in (404, 405):
                 return None
             raise
-        return json.loads(b"".join(part.get("body", b"") for part in answered[1:]))
+        text = b"".join(part.get("body", b"") for part in answered[1:])
+        if answered[0]["status"] >= 400:
+            raise Refusal.model_validate_json(text).error.error()
+        return json.loads(text)
 
     # --- login
 
@@ -244,17 +249,28 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
         most = JOBS_ON_A_PAGE + 1
         found = service.jobs(token, everybody=of_all, status=status, before=before, most=most)
         listed = [service.running.view(job) for job in found[:JOBS_ON_A_PAGE]]
-        training = any(job.training is not None and job.ended_s is None for job in listed)
-        bands = await run_in_threadpool(_forecasts, service, token, of_all) if training else {}
         more = found[JOBS_ON_A_PAGE - 1].id if len(found) > JOBS_ON_A_PAGE else 0
         values: dict[str, Any] = {
             "jobs": listed,
-            "bands": bands,
             "more": more,
             "now_s": time.time(),
             "of_all": of_all,
         }
         return page(request, "jobs.html", title="Jobs", status=status, before=before, **values)
+
+    @router.get("/ui/forecasts")
+    async def forecasts(request: Request, of_all: Annotated[bool, Query(alias="all")] = False) -> Response:
+        """When the jobs that have not ended start and end, the oldest first."""
+        token = reader(request)
+        of_all = of_all and ADMIN in token.scopes
+        mine = [job.id for job in list(service.state.open.values()) if of_all or job.user == token.user]
+        found, problem = [], ""
+        try:
+            for number in mine[:FORECASTS_ON_A_PAGE]:
+                found.append(await api(request, "GET", f"/v1/jobs/{number}/when"))
+        except SymphonyError as error:
+            problem = f"{error.message}; {error.hint}"
+        return page(request, "forecasts.html", jobs=found, problem=problem, left=len(mine) - len(found))
 
     @router.get("/ui/jobs/{number}")
     async def job_page(request: Request, number: Number, at: Page = 1) -> Response:
@@ -441,15 +457,6 @@ def _overview(pictures: TopologyPictures, rows: RowUse, machines: Sequence[str])
         return []
     shown = rows.shown
     return [(name, max((shown[row].percent for row in pictures.rows_of(name)), default=0)) for name in machines]
-
-
-def _forecasts(service: Service, token: Token, of_all: bool) -> dict[int, Any]:
-    """Forecasts of training jobs, by job; none while they are being computed."""
-    try:
-        found = views.forecasts(service, everybody=of_all, user=token.user, share=0.8)
-    except (SymphonyError, TimeoutError):
-        return {}
-    return {one.job: one.model_dump() for one in found.forecasts}
 
 
 def _rows_of(service: Service, token: Token) -> list[Any]:

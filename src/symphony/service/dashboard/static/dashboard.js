@@ -94,6 +94,7 @@
   // ------------------------------------------------------------------------------------------------------ output
   // The log stays at its end, unless the reader has scrolled up.
   document.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.target.id === "answer") event.detail.shouldSwap = true; // also what is wrong with a question
     const log = event.detail.target.closest(".log");
     if (log) log.dataset.end = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
   });
