@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 
 from symphony.policies.encoders import HostRoutes
 from symphony.policies.features import (
@@ -33,6 +34,7 @@ from symphony.problem.arrays import KIND_INDEX
 from symphony.problem.spans import span
 from symphony.problem.topology import LOCAL, SPANS
 from symphony.runtime.live_workload import LiveWorkload
+from symphony.scheduling.guard import MAX_DEVIATIONS, MAX_REGRET, OVERRUN, overdue_jobs
 from symphony.scheduling.holding import MIN_SHARE, MIN_WAIT_S
 from symphony.scheduling.policy import PLACE, PREEMPT, WAIT
 from symphony.scheduling.state import ABSENT, DONE, FINISHED, RUNNING
@@ -96,6 +98,7 @@ class _Jobs(NamedTuple):
     columns: np.ndarray  # JOB_COLUMNS
     left_s: np.ndarray
     path_s: np.ndarray
+    overdue: np.ndarray  # bool: see `scheduling.guard`
     jobs: int  # how many there are
 
 
@@ -245,7 +248,7 @@ class PlainNetwork:
         ready = self._ready(core, now, partly)
         overdue, wait_s = self._held(core, ready, now, loads) if now.idle.any() and not partly else (None, math.inf)
         jobs = self._job_features(core, ready)
-        chosen = self._shortlist(core, ready, jobs.path_s, overdue)
+        chosen = self._shortlist(core, ready, jobs, overdue)
         gangs = self._candidates(core, ready.gang[chosen], jobs, partly)
         kernels = [ready.kernel[one] for one in chosen.tolist()]
         device, allowed, pairs = self._pairs(core, kernels, ready.seconds[chosen], gangs.number, now, loads)
@@ -346,7 +349,9 @@ class PlainNetwork:
                 self._set_job(core, slot, job)
         columns = np.empty((len(JOB_COLUMNS), len(core.job)), np.float32)
         age = core.now_s - self._arrived
-        columns[0], columns[1], columns[2] = self._path_s, self._left_s, (age + self._path_s) / self._isolated
+        slow = (age + self._path_s) / self._isolated
+        late = overdue_jobs(np.array(core.job) >= 0, slow, np)
+        columns[0], columns[1], columns[2] = self._path_s, self._left_s, slow
         columns[:2] /= self._scale
         logs = columns[:3]
         np.log(np.maximum(logs, 1e-12, out=logs), out=logs)
@@ -355,7 +360,7 @@ class PlainNetwork:
         columns[5] = core.unfinished
         np.log1p(columns[3:], out=columns[3:])
         np.minimum(columns[3], MAX_LOG, out=columns[3])
-        return _Jobs(columns.T, self._left_s, self._path_s, count)
+        return _Jobs(columns.T, self._left_s, self._path_s, late, count)
 
     def _set_job(self, core: PlainCore, slot: int, job: int) -> None:
         """Remaining work and path of a job, whose unfinished gangs have changed."""
@@ -368,11 +373,13 @@ class PlainNetwork:
         self._left_s[slot], self._path_s[slot] = best @ going, (tail * going).max()
         self._arrived[slot], self._isolated[slot] = core.arrived[slot], self._w.isolated[graph]
 
-    def _shortlist(self, core: PlainCore, ready: _Ready, path: np.ndarray, overdue: np.ndarray | None) -> np.ndarray:
+    def _shortlist(self, core: PlainCore, ready: _Ready, jobs: _Jobs, overdue: np.ndarray | None) -> np.ndarray:
         """Positions of the candidates in `ready`, as `features.shortlist`."""
-        priority = np.array(core.priority)[ready.slot]
+        path, priority = jobs.path_s, np.array(core.priority)[ready.slot]
         allowed = ready.enough
         allowed = allowed & (priority == np.where(allowed, priority, -(2**31)).max())
+        late = allowed & jobs.overdue[ready.slot]
+        allowed = late if late.any() else allowed
         tail = self._tail.reshape(-1)[ready.at] * allowed
         most = np.zeros(len(path), np.float32)
         np.maximum.at(most, ready.slot, tail)
@@ -422,6 +429,7 @@ class PlainNetwork:
             able &= now.up
         if core.placing >= 0:
             able[:, core.devices[core.placing]] = False
+        able &= self._trusted(core, able, run, fetch, which, need, now, loads)
         finish[~able] = np.inf
         row = np.arange(len(finish))[:, None]
         device = np.argsort(finish, axis=1, kind="stable")[:, :count]
@@ -456,6 +464,62 @@ class PlainNetwork:
         if not allowed.all():
             pairs[:, ~allowed] = 0
         return device, allowed, np.moveaxis(pairs, 0, -1)
+
+    def _trusted(
+        self,
+        core: PlainCore,
+        able: np.ndarray,
+        run: np.ndarray,
+        fetch: np.ndarray,
+        which: np.ndarray,
+        need: np.ndarray,
+        now: _Devices,
+        loads: _Loads,
+    ) -> np.ndarray:
+        """Devices that each candidate may be placed on [C, D], as `scheduling.guard.trusted`."""
+        queue, queue_std = self._queue_moments(core, now, loads)
+        slow, slow_std = _bottleneck(loads.total + need, loads.std, need)
+        harm = np.add.reduce(loads.own * (np.maximum(loads.total + need, 1) / np.maximum(loads.total, 1) - 1), axis=2)
+        cost = np.maximum(queue, fetch) + run * (slow * (1 + harm))[which]
+        cost[~able | np.isnan(cost)] = np.inf
+        best = cost.argmin(axis=1)
+        row = np.arange(len(cost))
+        waits = np.where(queue > fetch, queue_std, 0)
+        runs = np.where(slow_std[which] > 0, run * slow_std[which], 0)
+        doubt = np.broadcast_to(waits, cost.shape)[row, best] + runs[row, best]
+        return cost <= (1 + MAX_REGRET) * cost[row, best][:, None] + MAX_DEVIATIONS * doubt[:, None]
+
+    def _queue_moments(self, core: PlainCore, now: _Devices, loads: _Loads) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation of the seconds ahead of a new gang on each device, as `scheduling.estimate.queue_s`.
+
+        The mean is at least `scheduling.guard.overrun_s`.
+        """
+        t, many = self._t, len(now.up)
+        holds = np.array(core.lane_holds)
+        ran = core.now_s - np.array(core.lane_since)
+        lanes = np.flatnonzero(holds >= 0)
+        device = t.lane_device[lanes]
+        slot, index = np.divmod(holds[lanes], core.tasks)
+        kernels = self._w.kernel[np.array(core.graph)[slot], index].tolist()
+        need = np.zeros((len(lanes), loads.total.shape[1]))
+        for number, kernel in enumerate(kernels):
+            need[number] = self._need(kernel)[0][device[number]]
+        slow, std = _bottleneck(loads.total[device], loads.std[device], need)
+        estimate = np.array(core.lane_estimate)[lanes]
+        left = estimate * slow - ran[lanes]
+        runs = np.maximum(np.bincount(device, minlength=many), 1)
+
+        def backlog(excess: np.ndarray, left: np.ndarray) -> np.ndarray:
+            return (queued * np.bincount(device, excess, many) / runs + np.bincount(device, left, many)) / self._slots
+
+        queued = np.array(core.queued_s)
+        closed = ~((now.free > 0) & (now.queued == 0))
+        least = np.full(many, np.inf)
+        np.minimum.at(least, t.lane_device, np.where(t.lane_exists, np.where(holds >= 0, ran, 0), np.inf))
+        overrun = OVERRUN * np.where(np.isfinite(least), least, 0)
+        mean = queued / self._slots + backlog(slow - 1, np.maximum(left, 0))
+        deviation = backlog(std, np.where(left > 0, estimate * std, 0))
+        return closed * np.maximum(mean, overrun), closed * deviation
 
     def _fetch_s(self, core: PlainCore, gangs: Sequence[int], loads: _Loads) -> np.ndarray:
         """Seconds to fetch the inputs of gangs to each device [C, D]; a scalar 0 if nothing is to be moved."""
@@ -505,6 +569,20 @@ class PlainNetwork:
             ran = core.now_s - core.lane_since[core.lanes[gang][0]]
             if ran > w.checkpoint[graph, index] + w.restore[graph, index] * (1 + core.resumed[gang]):
                 yield -self._best.item(graph, index), gang
+
+
+def _bottleneck(load: np.ndarray, std: np.ndarray, need: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Slow-down by the worst of the rows that are needed [..., H]: mean and deviation, as `scheduling.estimate`."""
+    known = std <= 0
+    above, scale = load - 1, np.where(known, 1, std)
+    z = above / scale
+    chance, density = ndtr(z), np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    excess = above * chance + scale * density
+    variance = (above**2 + scale**2) * chance + above * scale * density - excess**2
+    mean = np.where(need > 0, np.where(known, np.maximum(load, 1), 1 + excess), 1)
+    deviation = np.where(known | (need <= 0), 0, np.sqrt(np.maximum(variance, 0)))
+    worst = mean.argmax(axis=-1)[..., None]
+    return mean.max(axis=-1, initial=1), np.take_along_axis(deviation, worst, axis=-1)[..., 0]
 
 
 def _best_of_kind(mine: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
