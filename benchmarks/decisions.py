@@ -119,14 +119,15 @@ def plain_cost(cluster: str, calls: int) -> dict[str, float] | None:
             if kind.type not in kernel.implementations:
                 kernel.implementation(device=kind.type)(_nothing)
             profiles.timing(kernel.key, kind.name).mean = [float(np.log(rng.uniform(0.1, 1.0))), -20.0]
-    budget = Budget(Timed(named(SHIPPED)), 0.0)  # type: ignore[arg-type]
+    budget = Budget(Timed(named(SHIPPED)), 0.0)
     core = PlainCore(workload, state.empty(workload.t, workload.w, workload.shapes.jobs, np), budget)
     rows, now_s, seconds = len(described.resources), 0.0, budget.network.seconds  # type: ignore[attr-defined]
     while len(seconds) < calls:
         now_s += 0.05
         events = []
         if workload.free:
-            graph, made = sy.graph("made up"), []
+            graph = sy.graph("made up")
+            made: list[Any] = []
             for _ in range(int(rng.integers(16, 65))):
                 reads = rng.choice(len(made), min(len(made), int(rng.integers(0, 3))), replace=False)
                 made.append(graph.task(kernels[int(rng.integers(6))], *(made[int(one)] for one in reads)))

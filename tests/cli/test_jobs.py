@@ -140,7 +140,7 @@ def test_what_a_kernel_raised_comes_with_the_traceback_that_its_hint_promises(fo
 def test_top_shows_devices_users_and_jobs(folder: Path) -> None:
     symphony_here("submit", "graph.py", "--wait", folder=folder)
     shown = symphony_here("top", "--looks", "1", folder=folder).stdout
-    assert "here/cpu" in shown and "0/2" in shown and "ann" in shown and "decisions, p50" in shown
+    assert "here/cpu" in shown and "0/2" in shown and "ann" in shown and " decisions, " in shown and "p50" in shown
     assert json.loads(symphony_here("top", "--json", folder=folder).stdout)["decisions"]["turns"] > 0
 
 

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import Array
 
 from symphony.policies import Budgeted, LateBinding, Learned, Network, named
 from symphony.policies.features import extract_features
@@ -50,7 +49,7 @@ def untrained() -> Learned:
 
 
 @eqx.filter_jit
-def compiled_features(core: Core, t: TopologyArrays, w: WorkloadArrays, now: Amount, mean: Array, std: Array) -> Any:
+def compiled_features(core: Core, t: TopologyArrays, w: WorkloadArrays, now: Any, mean: Any, std: Any) -> Any:
     prepared = shipped().prepare(t, w)
     moment = SimpleNamespace(now=now, background=mean, background_std=std)
     return extract_features(observe(core, t, w, moment, prepared), *shipped().network.sizes.counts)  # type: ignore[arg-type]
@@ -63,7 +62,8 @@ class Compared(PlainNetwork):
 
     def features(self, core: PlainCore, devices: Any = None) -> Any:
         mine, workload = super().features(core, devices), core.workload
-        now = Amount(np.int32(core.now_s), np.float32(core.now_s - int(core.now_s)))
+        whole = int(core.now_s)
+        now = Amount(jnp.asarray(whole, jnp.int32), jnp.asarray(core.now_s - whole, jnp.float32))
         theirs = jax.tree.map(np.asarray, compiled_features(core.core(), workload.t, workload.w, now, *core.background))
         count, others = len(mine.gangs.number), len(mine.other_actions.device)
         assert mine.gangs.number.tolist() == theirs.gangs.number[theirs.gangs.number >= 0].tolist()

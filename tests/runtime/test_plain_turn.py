@@ -44,11 +44,7 @@ class Both:
         budget: Budget | None = None,
         preemptible: bool = False,
     ) -> None:
-        self.preemptible = preemptible  # some kernels
-        self.rng = np.random.default_rng(seed)
-        self.workload = LiveWorkload(topology, Profiles(), SHAPES)
-        types = sorted({kind.type for kind in topology.kinds})
-        self.kernels = [self._kernel(number, types) for number in range(6)]
+        self.start(topology, seed, preemptible)
         self.program = TurnProgram(policy, self.workload)
         empty = state.empty(self.workload.t, self.workload.w, SHAPES.jobs, np)
         self.plain, self.packed = PlainCore(self.workload, empty, budget), self.program.packed(empty)
@@ -56,6 +52,14 @@ class Both:
         self.now_s = 0.0
         self.saved = 0  # gangs that were preempted
         self.caught_up = 0  # turns in which the core caught up with the engine
+
+    def start(self, topology: Topology, seed: int, preemptible: bool = False) -> None:
+        """Make the workload and the kernels."""
+        self.preemptible = preemptible  # some kernels
+        self.rng = np.random.default_rng(seed)
+        self.workload = LiveWorkload(topology, Profiles(), SHAPES)
+        types = sorted({kind.type for kind in topology.kinds})
+        self.kernels = [self._kernel(number, types) for number in range(6)]
 
     def _kernel(self, number: int, types: list[str]) -> KernelFunction:
         count = int(self.rng.integers(1, len(types) + 1))

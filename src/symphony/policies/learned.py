@@ -165,10 +165,12 @@ class NetworkForward:
         """One step of the LSTM."""
         if not isinstance(scene, np.ndarray):
             return Memory(*self.lstm(scene, (memory.hidden, memory.cell)))
-        cell = self.lstm
-        gates = cell.weight_ih @ scene + cell.weight_hh @ memory.hidden + cell.bias
-        i, f, _, o = (1 / (1 + np.exp(-gates))).reshape(4, -1)
-        kept = memory.cell * f + np.tanh(gates.reshape(4, -1)[2]) * i
+        cell, size = self.lstm, len(scene)
+        # Four products each: for one of this size, OpenBLAS would wake another thread and wait for it.
+        gates = cell.weight_ih.reshape(4, size, size) @ scene + cell.weight_hh.reshape(4, size, size) @ memory.hidden
+        gates += cell.bias.reshape(4, size)
+        i, f, _, o = 1 / (1 + np.exp(-gates))
+        kept = memory.cell * f + np.tanh(gates[2]) * i
         return Memory(np.tanh(kept) * o, kept)
 
     def score_actions(

@@ -8,6 +8,8 @@ that it was about, is counted. `policies/budgeted.py` is the same for compiled p
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -51,6 +53,7 @@ class Budget:
         default_factory=lambda: {NETWORK: DecisionCounts(), HEURISTIC: DecisionCounts()}
     )
 
+    fall_back: Callable[[str, str], None] = lambda reason, text: None  # called if the network fails
     placed: dict[int, tuple[str, float]] = field(default_factory=dict)  # by gang: what placed it last, in how long
 
     @property
@@ -63,7 +66,12 @@ class Budget:
         self._by, self._asked_s = HEURISTIC, core.best_s(gang)
         if self._asked_s < self.threshold_s or core.in_window(gang):
             return None
-        action = self.network.decide(core)
+        try:
+            action = self.network.decide(core)
+        except Exception as error:  # the heuristic decides from now on
+            self.least_s = math.inf
+            self.fall_back("raised", f"{type(error).__name__}: {error}")
+            return None
         if action.kind == WAIT and not core.busy:
             return None
         self._by = NETWORK

@@ -107,6 +107,7 @@ class Scheduler:
         self._budget = _budget(policy) if self._has_plain_turns else None
         if self._budget is not None:
             self._budget.network.prepare(self.workload)
+            self._budget.fall_back = self._fall_back
             self.statistics.deciders = self._budget.counts
         # Whether a compiled program decides. False also if that does not compile.
         self._asks_policy = self._budget is None and type(policy) is not type(HEURISTIC)

@@ -42,7 +42,7 @@ def data_edges(t: TopologyArrays, w: WorkloadArrays, xp: Any = jnp) -> DataEdges
     return DataEdges(source, xp.where(between, target, tasks), size * seconds_per_byte(t, xp))
 
 
-def reading_gangs(w: WorkloadArrays, xp: Any = jnp) -> Array:
+def reading_gangs(w: WorkloadArrays, xp: Any = jnp) -> Any:
     """The gang that reads over each edge [A, E]; beyond the last for padding."""
     number = xp.arange(w.in_source.shape[1])
     if xp is np:
@@ -50,7 +50,7 @@ def reading_gangs(w: WorkloadArrays, xp: Any = jnp) -> Array:
     return jax.vmap(lambda starts: jnp.searchsorted(starts, number, side="right") - 1)(jnp.asarray(w.in_start))
 
 
-def seconds_per_byte(t: TopologyArrays, xp: Any = jnp) -> Array:
+def seconds_per_byte(t: TopologyArrays, xp: Any = jnp) -> Any:
     """Of a middling transfer: over the median of the rows that data crosses, as in `WorkloadArrays.rank`."""
     crossed = (xp.asarray(t.row_kind)[:, None] == xp.asarray(_DATA_ROW_KINDS)).any(axis=1) & (t.row_group >= 0)
     if xp is np:  # which warns where there is none
