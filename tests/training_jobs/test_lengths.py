@@ -1,4 +1,4 @@
-"""Lengths that nobody told: the posterior of the time left, and policies that are shown it."""
+"""Lengths that the user did not tell: the posterior of the time left, and policies that are shown it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lengths of training jobs that nobody told: a posterior of the time left, from the jobs that have ended so far.
+"""Lengths of training jobs that the user did not tell: a posterior of the time left, from the jobs that have ended.
 
 The probability that a job ends in the next bin of a logarithmic grid, given that it has come so far, is estimated from
 all jobs, from those of its kernel, and from those of its kernel and width: each level is a Beta posterior around the
