@@ -321,30 +321,37 @@ class Futures:
     # --- what if
 
     def ask(self, token: Token, asked: wire.AskWhatIf) -> wire.WhatIfView:
-        """Begin to play a change."""
-        if asked == wire.AskWhatIf(since_s=asked.since_s, fail_s=asked.fail_s):
-            raise InputError("nothing is changed", where="whatif", hint="name a change: policy, without, more, fail, "
-                             "priority or submit")  # fmt: skip
-        topology = self._service.cluster.topology
-        devices_of(topology, asked.without, "--without"), devices_of(topology, asked.fail, "--fail")
-        more = tuple(addition(text) for text in asked.more)
-        extended(topology, more)
-        if asked.policy:
-            named(asked.policy)
+        """Begin to play a change. One that makes no sense here has failed at once, and says why."""
         for number in asked.priority:
             self._service.job(token, number)
-        tasks = None if asked.submit is None else self._submitted(token, asked.submit)
         with self._lock:
             if sum(one.answer is None and one.error is None for one in self._what_ifs.values()) >= MAX_PENDING:
-                raise BusyError(
-                    f"{MAX_PENDING} what-ifs are waiting already", hint="try again in a minute", retry_s=10.0
-                )
+                hint = "try again in a minute"
+                raise BusyError(f"{MAX_PENDING} what-ifs are waiting already", hint=hint, retry_s=10.0)
             made = _WhatIf(next(self._numbers), token.user)
             self._what_ifs[made.id] = made
             while len(self._what_ifs) > MAX_WHAT_IFS:
                 self._what_ifs.pop(next(iter(self._what_ifs)))
-        self._thread.submit(self._answer, made, token, asked, tasks)
+        try:
+            tasks = self._checked(token, asked)
+        except SymphonyError as error:
+            made.error = wire.ErrorView.of(error)
+        else:
+            self._thread.submit(self._answer, made, token, asked, tasks)
         return made.view()
+
+    def _checked(self, token: Token, asked: wire.AskWhatIf) -> list[TaskSketch] | None:
+        """The tasks of a job that is submitted, if one is. Raises if the change makes no sense here."""
+        if asked == wire.AskWhatIf(since_s=asked.since_s, fail_s=asked.fail_s):
+            hint = "name a change: policy, without, more, fail, priority or submit"
+            raise InputError("nothing is changed", where="whatif", hint=hint)
+        topology = self._service.cluster.topology
+        devices_of(topology, asked.without, "--without")
+        devices_of(topology, asked.fail, "--fail")
+        extended(topology, [addition(text) for text in asked.more])
+        if asked.policy:
+            named(asked.policy)
+        return None if asked.submit is None else self._submitted(token, asked.submit)
 
     def what_if(self, token: Token, number: int) -> wire.WhatIfView:
         made = self._what_ifs.get(number)
