@@ -96,7 +96,7 @@ def test_features_and_decisions_are_those_of_the_compiled_program(policy: Callab
     late = LateBinding(policy())
     for seed, least_s in enumerate((0.0, 0.6, 0.0)):
         network = Compared(late)
-        budget = Budget(network, least_s)
+        budget = Budget(network, least_s, fall_back=lambda reason, text: pytest.fail(f"{reason}: {text}"))
         both = Both(TOPOLOGIES["machine"], seed, Budgeted(late, least_s), budget, preemptible=True)
         random_turns(both, 60)
         np.testing.assert_allclose(network.memory.hidden, both.policy_state.hidden, atol=1e-4)
