@@ -350,7 +350,7 @@ class PlainNetwork:
         columns = np.empty((len(JOB_COLUMNS), len(core.job)), np.float32)
         age = core.now_s - self._arrived
         slow = (age + self._path_s) / self._isolated
-        late = overdue_jobs(np.array(core.job) >= 0, slow, np)
+        late = np.asarray(overdue_jobs(np.array(core.job) >= 0, slow, np))
         columns[0], columns[1], columns[2] = self._path_s, self._left_s, slow
         columns[:2] /= self._scale
         logs = columns[:3]

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float
 
@@ -53,7 +54,9 @@ def overrun_s(observation: Observation) -> Float[Array, " devices"]:
     return jnp.where(open_devices(core) | ~jnp.isfinite(least), 0, OVERRUN * least)
 
 
-def overdue_jobs(there: Bool[Array, " jobs"], slow: Float[Array, " jobs"], xp: Any = jnp) -> Bool[Array, " jobs"]:
+def overdue_jobs(
+    there: Bool[Array | np.ndarray, " jobs"], slow: Float[Array | np.ndarray, " jobs"], xp: Any = jnp
+) -> Bool[Array | np.ndarray, " jobs"]:
     """Jobs that are `there` and whose slow-down is far above the mean of the others. `xp`: jax.numpy or numpy."""
     slow = xp.where(there, slow, 0)
     others = xp.maximum(there.sum() - 1, 1)

@@ -97,7 +97,7 @@ def _fewest(board: PartialPlan, rows: np.ndarray, kind: int, width: int) -> list
             of[int(row)] = of.get(int(row), 0) + 1
 
     def prefix(free: int, gpus: dict[int, int]) -> list[int]:
-        taken = []
+        taken: list[int] = []
         for row, count in gpus.items():
             if free >= width:
                 break
