@@ -51,8 +51,8 @@ USER_PAGES = [  # what users read: every Python snippet of these pages runs here
 # Of all pages in these places together. `symphony run`, retries, limits of jobs, HTTPS, audit and backup took 600 words
 # more than 19,400 and 30,000.
 MAX_WORDS = {
-    ("tutorial.md", "guides", "reference"): 20_100,
-    ("tutorial.md", "guides", "reference", "concepts"): 31_000,
+    ("tutorial.md", "guides", "reference"): 20_800,
+    ("tutorial.md", "guides", "reference", "concepts"): 31_900,
 }
 
 

@@ -47,6 +47,7 @@ def test_own_policy_keeps_its_contract_and_is_compared(
     assert "Remembering keeps its contract." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_ppo_learns_and_is_compared_on_seeds_that_it_has_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--rounds", "2", "--scenarios", "2", "--group", "2", "--bank", "2", "--steps", "12", "--batches", "2"]
     report = ppo.main(["--scenario", "machine/layered:4?jobs=2&graphs=2", *sizes, "--every", "1", "--seeds", "2"])

@@ -160,6 +160,7 @@ def test_every_baseline_has_its_name() -> None:
         "sparrow",
         "sparrow-batch",
         "paragon",
+        "paragon-profiled",
         "graphene",
         "tetris",
         "drf",
@@ -182,6 +183,7 @@ def test_every_baseline_has_its_name() -> None:
         "finish-time-fairness-packed",
         "eft-static",
         "eft-belief",
+        "eft-rebinding",
         "eft-exact",
     ]
     assert isinstance(named("eft-belief"), EftBelief)

@@ -65,7 +65,7 @@ def test_unfairness_comes_first(report: Report) -> None:
 
 def test_a_fair_comparison_says_so(report: Report) -> None:
     charged = {
-        seed: dataclasses.dataclasses.replace(meta, disturbances={**meta.disturbances, "latency_s": 0.01})
+        seed: dataclasses.replace(meta, disturbances={**meta.disturbances, "latency_s": 0.01})
         for seed, meta in report.scenarios.items()
     }
     fair = changed(report, lambda r: {"scenarios": charged, "cheats": set()})

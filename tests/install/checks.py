@@ -117,6 +117,7 @@ COMMANDS = (
     Check("workload sample layered:4 -t machine --jobs 2 -o work.json"),
     Check("workload convert work.json -o again.json"),
     Check("catalogue add no-such-file", "no-such-file"),
+    Check("catalogue install no-such-file", "no-such-file"),
     Check("catalogue list"),
     Check("catalogue show"),
     Check("catalogue graph -o graph.svg"),

@@ -307,6 +307,7 @@ print(",".join(str(x.decisions) for x in history))
 """
 
 
+@pytest.mark.slow
 def test_two_devices_learn_what_one_learns(whole, tmp_path: Path) -> None:
     _, folder, policy, history = whole
     file = tmp_path / "two"

@@ -13,4 +13,4 @@ def lowered(found: LiveWorkload, graph: Submission, sizes: Sequence[int]) -> tup
     """A graph and all kernels. `sizes`: bytes of the arguments of each task."""
     kernels = found._with(graph)
     names = _names(kernels)
-    return tuple(found._kernel(kernel, names[kernel]) for kernel in kernels), task_graph(graph, names, sizes)
+    return tuple(found.profiled(kernel, names[kernel]) for kernel in kernels), task_graph(graph, names, sizes)

@@ -57,7 +57,7 @@ def test_the_workers_of_a_kernel_run_at_once_each_on_a_device_of_its_own(cluster
     told = job.explain()
     assert "on here/big-0, here/big-1: " in told or "on here/big-1, here/big-0: " in told
     job.trace(tmp_path / "trace.json")
-    assert (tmp_path / "trace.json").read_text().count('"meet-0"') == 2  # on both devices
+    assert (tmp_path / "trace.json").read_text().count('"name": "meet-0"') == 2  # on both devices
     nothing_left(cluster)
 
 

@@ -31,7 +31,7 @@ ROWS = 5
 
 
 def as_numbers(action: object) -> list[int]:
-    return [int(x) for name, x in vars(action).items() if name != "seconds"]
+    return [int(x) for name, x in vars(action).items() if name not in ("seconds", "order")]
 
 
 def test_actions() -> None:
@@ -40,8 +40,13 @@ def test_actions() -> None:
     assert as_numbers(reconfigure(2, 5)) == [RECONFIGURE, 0, 2, 5, False]
     assert as_numbers(wait()) == [WAIT, 0, 0, 0, False]
     assert as_numbers(with_more(place(3, 2), True)) == [PLACE, 3, 2, 0, True]
-    *numbers, more, seconds = vars(place(np.int64(3), 2.0)).values()
-    assert all(x.dtype == jnp.int32 for x in numbers) and more.dtype == bool and seconds.dtype == jnp.float32
+    *numbers, more, seconds, order = vars(place(np.int64(3), 2.0, order=7)).values()
+    assert (
+        int(order) == 7
+        and all(x.dtype == jnp.int32 for x in [*numbers, order])
+        and more.dtype == bool
+        and seconds.dtype == jnp.float32
+    )
     assert float(wait().seconds) == np.inf and float(wait(2).seconds) == 2.0 and wait(2).seconds.dtype == jnp.float32
     assert as_numbers(choose(jnp.asarray(True), place(3, 2), wait())) == [PLACE, 3, 2, 0, False]
     assert as_numbers(choose(jnp.asarray(False), place(3, 2), wait())) == [WAIT, 0, 0, 0, False]

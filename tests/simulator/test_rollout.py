@@ -49,7 +49,7 @@ def program_of(scenario):
     return lanes > COARSE, len(topology.resources) + 1 > COARSE, scenario.job_slots
 
 
-def actions(trace):
+def actions(trace, order_of=order_of):
     """What was decided in a run of the fast simulator: time, action in the reference's form, whether accepted."""
     decided = []
     for row in np.flatnonzero(trace.log.decision[0] >= 0):
@@ -143,6 +143,7 @@ def test_they_agree_where_arrays_are_too_long_for_masks():
     check(runs)
 
 
+@pytest.mark.slow
 def test_they_agree_under_another_model_of_contention_where_speeds_are_not_what_profiles_say():
     """A hidden truth: other speeds alone, packed and spread, and pairs that interfere on a device."""
     runs = replayed(ONE_SLOT, Serial(), prod, truth=True)

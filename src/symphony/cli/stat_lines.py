@@ -274,7 +274,7 @@ def _rate(row: StatRow, seconds: float) -> str:
     if row.unit:
         return ""
     size, prefix = next(((size, prefix) for size, prefix in PREFIXES if rate >= size), (1.0, ""))
-    return f"{rate / size:.3g} {prefix}/s".replace(" /", "/")
+    return f"{float(f'{rate / size:.3g}'):,.10g} {prefix}/s".replace(" /", "/")
 
 
 def _plain(value: float) -> str:
