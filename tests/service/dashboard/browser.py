@@ -130,7 +130,9 @@ class Browser:
         elif method == "Runtime.exceptionThrown":
             self.problems.append(str(about["exceptionDetails"]))
         elif method == "Log.entryAdded" and about["entry"]["level"] == "error":
-            self.problems.append(f"{about['entry']['text']} {about['entry'].get('url', '')}")
+            url = about["entry"].get("url", "")
+            if not url.endswith("/favicon.ico"):  # the browser's own idea, at any time
+                self.problems.append(f"{about['entry']['text']} {url}")
         elif method == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning", "assert"):
             self.problems.append(str(about["args"]))
         elif method == "Page.javascriptDialogOpening":
@@ -143,8 +145,9 @@ class Browser:
 
     def open(self, url: str) -> None:
         """Open a page, and wait until it and its scripts are loaded."""
+        self.run("window.left = true")  # else the page before, which is complete, may be taken for this one
         self.call("Page.navigate", url=url)
-        self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+        self.until("document.readyState === 'complete' && location.href !== 'about:blank' && !window.left")
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page; promises are awaited."""
