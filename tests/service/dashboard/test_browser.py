@@ -22,6 +22,8 @@ from tests.service.kernels import add, one, rave, wait_for
 from tests.service.places import SECONDS, Place, place
 
 AXE = Path(__file__).with_name("axe-4.14.0.min.js.gz")
+pytestmark = pytest.mark.slow  # on cores that other tests use, updates of a page and clicks still race
+
 EVIL = "<script>window.hacked=1</script>\"'><img src=x onerror=hacked=1>"
 
 
