@@ -127,3 +127,22 @@ def test_a_slow_run_is_charged_to_others_if_they_are_seen_and_else_to_the_kernel
         assert 0.35 < alone_s < 0.41 and load < 0.1
         assert cluster.profiles.timing(second.key, "big").seconds(0.0) == pytest.approx(0.2, rel=0.05)
     cluster.close(wait=False)
+
+
+def test_a_slow_run_on_a_processor_without_a_compute_row_is_learned_from(tmp_path: Path) -> None:
+    topology = machine(slots=1)
+    memory = topology.devices[0].route[1:]
+    bare = replace(topology, resources=topology.resources[1:], devices=(replace(topology.devices[0], route=memory),))
+    engine = ByHand(bare)
+    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+    background, now_s = cluster._loop.observer.background, 1000.0
+    for number in range(12):
+        cluster.submit(chain(1))
+        cluster.step()
+        seconds = 1.0 if number > 8 else 0.1
+        engine.news = [replace(engine.finished(number), began_s=now_s, seconds=seconds, busy_s=seconds)]
+        cluster.step()
+        now_s += seconds
+        background.window("", now_s - 0.1, now_s, {})
+    assert cluster.profiles.timing(alone.key, "small").runs == 12
+    cluster.close(wait=False)

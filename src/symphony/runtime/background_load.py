@@ -96,8 +96,8 @@ class BackgroundLoad:
         self._belief = flow_filter.start(np, flows, self._parameters, (groups,))
         self._ended_s = np.full(groups, -np.inf)  # of the last window of each group
         self._told = np.zeros(count, bool)  # rows of which something was ever read
-        self._runs: deque[_Slowness] = deque(maxlen=MAX_WAITING_RUNS)  # since the last window
-        self._waiting: dict[int, tuple[float, list[_Slowness]]] = {}  # by device: since when, and the runs
+        self._runs: deque[_RunReading] = deque(maxlen=MAX_WAITING_RUNS)  # since the last window
+        self._waiting: dict[int, tuple[float, list[_RunReading]]] = {}  # by device: since when, and the runs
         self.weighed = [0] * len(topology.devices)  # how often runs of each device were weighed
         self._reading = np.full(count, np.nan)  # use of each row by all together, when it was read last …
         self._read_s = np.full(count, -np.inf)  # … at the end of that window
@@ -176,9 +176,9 @@ class BackgroundLoad:
         `own`: rows that it uses, with the load that all of our runs together put on them, as shares of the capacity.
         """
         if own and self._group_of[device] >= 0 and math.isfinite(slow) and math.isfinite(error):
-            self._runs.append(_Slowness(device, slow, error, seconds, own))
+            self._runs.append(_RunReading(device, slow, error, seconds, own))
 
-    def _enough_runs(self, now_s: float) -> dict[int, list[_Slowness]]:
+    def _enough_runs(self, now_s: float) -> dict[int, list[_RunReading]]:
         """Runs that can be weighed now, by device."""
         for one in [self._runs.popleft() for _ in range(len(self._runs))]:  # the loop's thread may add to them
             self._waiting.setdefault(one.device, (now_s, []))[1].append(one)
@@ -192,7 +192,7 @@ class BackgroundLoad:
             self.weighed[device] += 1
         return enough
 
-    def _run_times(self, groups: np.ndarray, runs: Mapping[int, Sequence[_Slowness]]) -> RunTimes:
+    def _run_times(self, groups: np.ndarray, runs: Mapping[int, Sequence[_RunReading]]) -> RunTimes:
         arrays = self._arrays
         devices = np.repeat(arrays.group_device[groups], RUN_READINGS, axis=1)
         slots = arrays.hop_slot
@@ -255,7 +255,7 @@ class BackgroundLoad:
         return found | (self._traffic.readings(since_s) if self._traffic else {})
 
 
-class _Slowness(NamedTuple):
+class _RunReading(NamedTuple):
     """A run of ours, as a reading."""
 
     device: int

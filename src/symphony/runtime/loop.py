@@ -330,7 +330,8 @@ class Loop:
         window, workload = job.window, self.scheduler.workload
         assert window is not None
         while window.free and window.waiting and not job.over.is_set():
-            if self._held_slots(job.limits.user) + slots_of(window.waiting[0]) > job.limits.slots:
+            most = job.limits.slots
+            if math.isfinite(most) and self._held_slots(job.limits.user) + slots_of(window.waiting[0]) > most:
                 return
             run = window.waiting.popleft()
             run.trial = self._trial(run)

@@ -101,7 +101,7 @@ class ProfileRow:
         )
 
 
-class Slowness(NamedTuple):
+class EffectOfOthers(NamedTuple):
     """What is believed of the effect on a run of others, who are not ours."""
 
     log: float = 0.0  # logarithm of the factor on its time …
@@ -109,7 +109,7 @@ class Slowness(NamedTuple):
     memory: tuple[float, float] = (0.0, 0.0)  # what they ask of the memory, as a share of the bandwidth; deviation
 
 
-NO_SLOWNESS = Slowness()
+NO_EFFECT = EffectOfOthers()
 
 
 class Profiles(Mapping[KernelOnDevice, Timing]):
@@ -209,7 +209,7 @@ class Profiles(Mapping[KernelOnDevice, Timing]):
         busy_s: float = math.nan,
         cold: bool = False,
         company: Sequence[tuple[PastRun, float]] = (),
-        others: Slowness = NO_SLOWNESS,
+        others: EffectOfOthers = NO_EFFECT,
         seen: Mapping[str, float] | None = None,
     ) -> None:
         """Learn from one run.

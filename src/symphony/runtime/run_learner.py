@@ -22,7 +22,7 @@ from symphony.runtime.background_load import BackgroundLoad
 from symphony.runtime.demand import MIN_RUN_S, CoRunners, PastRun
 from symphony.runtime.jobs import TaskRun, size_of
 from symphony.runtime.machine_monitor import MachineMonitor
-from symphony.runtime.profiles import NO_SLOWNESS, Slowness
+from symphony.runtime.profiles import NO_EFFECT, EffectOfOthers
 from symphony.runtime.scheduler import Scheduler
 
 RUNS_BEFORE_REFRESH = 3  # warm runs of a kernel on a device kind that are learned from at once
@@ -142,27 +142,29 @@ class RunLearner:
             return self._usage.alone(ran.device, demand) if self._company.alone(ran, running) else {}
         profiles = self._scheduler.workload.profiles
         beside = sum(part for one, part in company if one.device == ran.device)
-        own = {"compute": (demand["compute"] + beside) / self._usage.capacity(ran.device, "compute")}
+        own = {}
+        if self._usage.row(ran.device, "compute") is not None:
+            own["compute"] = (demand["compute"] + beside) / self._usage.capacity(ran.device, "compute")
         if demand.get("memory"):
             share, load = profiles.demand(ran.kernel, ran.kind).share, profiles.load_beside(ran, company)
             own["memory"] = share + float(np.mean(load.part * (share * np.asarray(load.same) + load.mean)))
         return self._usage.rows(ran.device, own)
 
-    def _others(self, finished: _FinishedRun, running: Sequence[PastRun]) -> Slowness:
+    def _others(self, finished: _FinishedRun, running: Sequence[PastRun]) -> EffectOfOthers:
         """What others did to a run, as far as they are believed to be there."""
         mean, std = self._background.believed(finished.ran.ended_s)
         busy = mean > MIN_OTHERS
         if finished.event.cold or not busy.any():
-            return NO_SLOWNESS
+            return NO_EFFECT
         own = self._own_loads(finished, running)
         if not own:
-            return NO_SLOWNESS
+            return NO_EFFECT
         others = {row: (float(mean[row]), float(std[row])) for row in own if busy[row]}
         alone = max(1.0, *own.values())
         row = max(own, key=lambda row: own[row] + others.get(row, (0.0, 0.0))[0])
         both = max(alone, own[row] + others.get(row, (0.0, 0.0))[0])
         memory = self._usage.row(finished.ran.device, "memory") if self._is_cpu[finished.ran.device] else None
-        return Slowness(
+        return EffectOfOthers(
             math.log(both / alone),
             others[row][1] / both if both > alone else 0.0,
             others.get(memory, (0.0, 0.0)) if memory is not None else (0.0, 0.0),
