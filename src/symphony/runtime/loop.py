@@ -108,7 +108,10 @@ class Loop:
         self._own_time = HandlingTime(len(self.topology.devices))
         self._zero_s = time.monotonic()  # time 0 of the core
         self.saving = TrainingSupervisor(
-            engine, checkpoints, lambda run: scheduler.workload.forbid_preemption(run.job.row, run.index)
+            engine,
+            checkpoints,
+            lambda run: scheduler.workload.forbid_preemption(run.job.row, run.index),
+            rounds.round_s,
         )
         rounds.done = self.post
         self.rounds = TrainingJobTracker(

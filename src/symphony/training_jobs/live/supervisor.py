@@ -24,6 +24,7 @@ from symphony.training_jobs.live.runs import LiveJob, LiveRun
 
 log = logging.getLogger("symphony.runtime")
 PROGRESS_POLL_S, SAVE_POLL_S = 1.0, 0.1  # polling intervals; the second while a save is awaited
+POLLS_PER_ROUND = 8  # at least: with short rounds, progress is polled more often
 SAVE_GRACE_S, SAVE_GRACE_FACTOR = 10.0, 3.0  # time to save: at least, and as a multiple of `Training.checkpoint_s`
 
 
@@ -31,7 +32,11 @@ class TrainingSupervisor:
     """Supervises running training jobs. Called on the loop's thread only."""
 
     def __init__(
-        self, engine: Engine, checkpoints: CheckpointFolders, on_unresponsive: Callable[[LiveRun], None]
+        self,
+        engine: Engine,
+        checkpoints: CheckpointFolders,
+        on_unresponsive: Callable[[LiveRun], None],
+        round_s: float = math.inf,
     ) -> None:
         """`on_unresponsive` is called with runs that did not save in time and must not be stopped again."""
         self._engine, self._checkpoints, self._on_unresponsive = engine, checkpoints, on_unresponsive
@@ -40,6 +45,7 @@ class TrainingSupervisor:
         self._requests = itertools.count()
         self._name = os.urandom(6).hex()  # attempt numbers start again with every cluster, but folders may stay
         self._poll_s = math.inf  # time of the next poll
+        self._interval_s = min(PROGRESS_POLL_S, max(round_s / POLLS_PER_ROUND, SAVE_POLL_S))
 
     def begin(self, run: LiveRun, work: Work) -> Work:
         """Prepare a new attempt; a training job gets its folder."""
@@ -52,7 +58,7 @@ class TrainingSupervisor:
         run.progress = Progress(run.token, saved, saved, saved) if saved else None
         self._checkpoints.prepare(folder, run.token)
         self._runs[work.number] = run
-        self._poll_s = min(self._poll_s, time.monotonic() + PROGRESS_POLL_S)
+        self._poll_s = min(self._poll_s, time.monotonic() + self._interval_s)
         resumable = Resumable(run.folder, run.token, training.steps, training.servers, training.every_s)
         return replace(work, resumes=resumable)
 
@@ -76,7 +82,7 @@ class TrainingSupervisor:
             if saved or now >= deadline_s:
                 del self._stopping[number]
                 self._engine.preempt(number)
-        self._poll_s = now + (SAVE_POLL_S if self._stopping else PROGRESS_POLL_S) if self._runs else math.inf
+        self._poll_s = now + (SAVE_POLL_S if self._stopping else self._interval_s) if self._runs else math.inf
 
     def stop(self, run: LiveRun) -> None:
         """Stop a run so that it can resume later."""
