@@ -63,7 +63,7 @@ class RoundLearner:
         self._before: dict[int, JobPosition] = {}  # at the end of the previous round, by attempt
         self._thread = ThreadPoolExecutor(1, "symphony-speeds") if threads else None
         self._learning: Future | None = None
-        self._covered: frozenset[JobKind] = frozenset()  # kinds in the newest tables
+        self._covered: frozenset[JobKind] = frozenset()  # kinds in the newest tables, or being learned
         self._sampled: frozenset[JobKind] = frozenset()  # kinds with samples
         self._short: Counter[JobKind] = Counter()  # short rounds so far, by kind
 
@@ -118,6 +118,7 @@ class RoundLearner:
             def adopt() -> None:
                 if tables is not None:
                     self.speeds.adopt(tables)
+                    self._covered |= frozenset(tables.kinds)
                 learned()
 
             self.done(adopt)
@@ -131,7 +132,7 @@ class RoundLearner:
         try:
             learner = self.speeds.learner
             logged = len(learner.log)
-            tables = self.speeds.learn(observations, now_s, kinds)
+            tables = self.speeds.learn(observations, now_s, self.speeds.with_recent(kinds))
         except Exception:
             log.exception("learning the speeds of training jobs failed; the previous estimates stay")
             return None

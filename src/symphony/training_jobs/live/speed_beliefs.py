@@ -48,6 +48,7 @@ SPEEDS_FORMAT = 1  # of the file
 UNDESCRIBED_STD = 3.0  # deviation of the log of a guess without a description
 TYPICAL_MODEL = ModelDescription(2e7, 1e10, 500, 1e-3, 32)  # for what a description leaves out
 MAX_JOB_KINDS = 512  # beyond it, kinds without recent reports are dropped
+MAX_ABSENT_KINDS = 32  # kinds of jobs that are not present, but whose speeds are kept in the tables
 
 
 class JobKind(NamedTuple):
@@ -193,6 +194,15 @@ class SpeedBeliefs:
             believed = BeliefArrays(mean, new.unit_std[numbers], new.beside_std[pairs])
             self._newest = BeliefTables(tuple(present), believed)
         return self._newest
+
+    def with_recent(self, kinds: Collection[JobKind]) -> list[JobKind]:
+        """These kinds, and those with the newest samples: the next job of such a kind begins with what is known."""
+        recent: dict[JobKind, None] = {}
+        for sample in reversed(self.learner.beliefs.store.samples):
+            if len(recent) == MAX_ABSENT_KINDS:
+                break
+            recent.setdefault(self.kinds[sample.kernel])
+        return sorted({*kinds, *recent})
 
     def numbered(self, kinds: Collection[JobKind]) -> dict[JobKind, int]:
         """The numbers of all kinds in samples, after adding these.
