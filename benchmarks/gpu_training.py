@@ -3,18 +3,19 @@
 - *speeds*: steps/s of the four kinds of job of `examples/gpu_training.py`: alone, in pairs, and beside a load on all
   CPU cores. Two processes take turns at all of it, so that compiling is not measured.
 - *lists*: heavy-tailed lists of these jobs through the real runtime, on one GPU with two slots. For each list all
-  policies in turn, in an order that rotates from list to list. All start with the same speed samples, those of a list
-  that `fifo` runs first and that does not count (--cold: with none).
+  policies in turn, in an order that rotates from list to list. All start with the same speed samples, one for each
+  measurement of *speeds* (--cold: with none).
 
 Unfair: jobs take seconds, not hours, and rounds are as short. A job that is stopped costs its slot a new process, which
 has to start JAX. This is long beside such jobs, hits policies that preempt often, and is included; policies are told
-the measured time as the cost of restoring. Processes are otherwise reused, and compiled programs are kept on disk and in
-memory. Without a GPU, two CPU processes stand for one, with tiny models: this shows only that the benchmark runs.
+the measured time as the cost of restoring. Processes are otherwise reused, and compiled programs are kept on disk and
+in memory. Without a GPU, two CPU processes stand for one, with tiny models: this shows only that the benchmark runs.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -36,6 +37,7 @@ from examples.gpu_training import KINDS, gpu_name, initial, job, one_device, pro
 from symphony.engines.local import LocalEngine
 from symphony.runtime.cluster import Cluster
 from symphony.training_jobs.job_forecast import JobForecast
+from symphony.training_jobs.live.speed_beliefs import SPEEDS_FORMAT, JobKind
 
 SECTIONS = ("speeds", "lists")
 POLICIES = ("planner", "srtf", "las", "max-min-fairness-packed", "fifo")
@@ -44,7 +46,6 @@ LENGTHS_S = (0.2, 10.0)  # of jobs alone
 MEDIAN_S, SIGMA = 0.5, 1.2  # of the lengths, before they are cut: heavy-tailed
 LOAD = 1.3  # work that arrives, over what the GPU does if it runs one job at a time
 ROUND_S = 1.0
-LEARNING_S = 3.0  # length alone of the two jobs of each kind in the list that does not count
 SHARE = 0.8  # of forecasts that should hold
 FORECASTS_AT = (0.3, 0.6, 0.9)  # of the arrivals
 MAX_LIST_S = 120.0  # a list that takes longer has gone wrong
@@ -186,23 +187,46 @@ def draw_list(seed: int, jobs: int, per_s: dict[str, float]) -> list[tuple[float
     return [(float(at), str(kind), count, count / per_s[str(kind)]) for at, kind, count in rows]
 
 
-def learning_list(per_s: dict[str, float], seconds: float) -> list[tuple[float, str, int, float]]:
-    """Two jobs of each kind, all at once: long enough to report their speed alone and beside others."""
-    order = (*KINDS, *KINDS[1:], KINDS[0])
-    return [(0.0, kind, max(2, round(per_s[kind] * seconds)), seconds) for kind in order]
+def write_samples(path: Path, rows: Sequence[Figures], kinds: dict[str, JobKind], device: str) -> None:
+    """The measured speeds, alone and in pairs, as samples for the models: one job for each measurement."""
+    numbers, samples = {kind: number for number, kind in enumerate(KINDS)}, []
+    for row in rows:
+        for place, (kind, speed) in enumerate(zip(row["kinds"], row["steps_per_s"], strict=True)):
+            if row["how"] != "CPU load":
+                near = [numbers[row["kinds"][1 - place]]] if row["how"] == "pair" else []
+                samples.append([len(samples), numbers[kind], device, near, False, -math.log(speed), time.time()])
+    path.write_text(json.dumps({"format": SPEEDS_FORMAT, "kinds": [kinds[kind] for kind in KINDS], "samples": samples}))
 
 
 class Lists:
     """One engine, whose processes all policies use in turn."""
 
-    def __init__(self, options: Any, per_s: dict[str, float], folder: Path) -> None:
-        self.options, self.per_s, self.folder = options, per_s, folder
+    def __init__(self, options: Any, measured: Sequence[Figures], folder: Path) -> None:
+        self.options, self.per_s, self.folder = options, alone(measured), folder
         os.environ.update(options.environment)
         began = time.monotonic()
         self.engine = LocalEngine(one_device(options.gpu))
-        # As long as a process takes to start; what a job that was stopped costs, beside its checkpoint.
+        # What a job that was stopped costs, beside its checkpoint: a process starts, and its first job loads a program.
         self.restart_s = time.monotonic() - began
-        self.samples = folder / "samples.json"  # of the list that does not count
+        self.restart_s += self._first_job_s()
+        self.samples = folder / "samples.json"
+        if not options.cold:
+            kinds = {kind: JobKind.of(self.kernel(kind)) for kind in KINDS}
+            write_samples(self.samples, measured, kinds, options.gpu or "emulated")
+
+    def _first_job_s(self) -> float:
+        """Seconds of the first job of a process, which has one step."""
+        cluster = Cluster(self.engine, policy="fifo", profiles=self.folder / "first.json", at_once=64)
+        try:
+            first = cluster.submit(self.job(KINDS[0], 1, 0))
+            first.result()
+            return float(first._state.ended_s - first._state.runs[0].attempts[-1].sent_s)
+        finally:
+            cluster.stop(wait=False)
+
+    def kernel(self, kind: str) -> Any:
+        o = self.options
+        return training_kernel(kind, 1, size=o.size, device=o.gpu or "emulated", restore_s=self.restart_s)
 
     def job(self, kind: str, steps: int, seed: int) -> Any:
         o = self.options
@@ -226,8 +250,6 @@ class Lists:
                 found = self._run(cluster, policy, jobs)
             finally:
                 cluster.stop(wait=False)
-            if not self.samples.exists() and not self.options.cold:
-                shutil.copy(learned, self.samples)
             return found
 
     def _warm_up(self, cluster: Cluster) -> None:
@@ -281,11 +303,8 @@ class Lists:
 
     def _believed(self, cluster: Cluster) -> dict[str, float]:
         """Believed over measured steps/s of each kind alone, at the end of a list."""
-        o, found = self.options, {}
-        for kind in KINDS:
-            kernel = training_kernel(kind, 1, size=o.size, device=o.gpu or "emulated", restore_s=self.restart_s)
-            found[kind] = 1 / cluster._rounds.speeds.step_s(kernel, 0) / self.per_s[kind]
-        return found
+        step_s = {kind: cluster._rounds.speeds.step_s(self.kernel(kind), 0) for kind in KINDS}
+        return {kind: 1 / seconds / self.per_s[kind] for kind, seconds in step_s.items()}
 
     def _covered(self, asked: Sequence[tuple[float, Future[list[JobForecast]]]], jobs: Sequence[Any]) -> Figures:
         """How many forecasts of the end of a job held. They are made as if the planner decided."""
@@ -301,16 +320,14 @@ class Lists:
         return {"made": count, "inside": inside, "sooner": below}
 
 
-def lists(options: Any, per_s: dict[str, float]) -> Iterator[Figures]:
+def lists(options: Any, measured: Sequence[Figures]) -> Iterator[Figures]:
     """One list after the other, each by all policies, until the time is up."""
     known = {(row["seed"], row["policy"]) for row in options.before}
     policies = ("planner", "fifo") if options.quick else options.policies
     with tempfile.TemporaryDirectory() as name:
-        lists = Lists(options, per_s, Path(name))
+        lists, per_s = Lists(options, measured, Path(name)), alone(measured)
         longest_s = 0.0
         try:
-            if not options.cold:
-                lists.run("fifo", learning_list(per_s, 1.5 if options.quick else LEARNING_S))
             for number in range(1 if options.quick else options.lists):
                 seed = options.first_seed + number
                 turn = number % len(policies)
@@ -394,18 +411,16 @@ def main() -> None:
         if not options.gpu:
             options.environment["JAX_PLATFORMS"] = "cpu"
         measured = before(options, "speeds")
-        seconds = 0.3 if options.quick else 2.0
-        if "speeds" in options.only or len(alone(measured)) < len(KINDS):
-            if "speeds" not in options.only:
-                options.until_s, until_s = 0.0, options.until_s  # only what the lists need
-            gather(options, found, "speeds", measured, partial(speeds, options, seconds), partial(show_speeds, console=console))  # fmt: skip
-            if "speeds" not in options.only:
-                options.until_s = until_s
-        elif measured:
-            found["speeds"] = {"rows": measured}
+        until_s = options.until_s
+        if "speeds" not in options.only:
+            options.until_s = 0.0  # measure only what the lists need
+        more = partial(speeds, options, 0.3 if options.quick else 2.0)
+        gather(options, found, "speeds", measured, more, partial(show_speeds, console=console))
+        options.until_s = until_s
         if "lists" in options.only:
             rows = before(options, "lists")
-            gather(options, found, "lists", rows, partial(lists, options, alone(measured)), partial(show_lists, console=console))  # fmt: skip
+            more = partial(lists, options, measured)
+            gather(options, found, "lists", rows, more, partial(show_lists, console=console))
     if measured and "lists" in options.only:
         show_speeds(measured, console)
 
