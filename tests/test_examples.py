@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,8 +15,20 @@ from rich.console import Console
 from scipy.stats import spearmanr
 
 import symphony as sy
-from examples import compare_policies, eeg, genomics, mix, own_policy, ppo, running, security, training_job
+from examples import (
+    compare_policies,
+    eeg,
+    genomics,
+    gpu_training,
+    mix,
+    own_policy,
+    ppo,
+    running,
+    security,
+    training_job,
+)
 from symphony.runtime.kernels import KernelFunction
+from symphony.training_jobs.training_run import TrainingRun
 from tests.runtime.machines import machine
 
 
@@ -179,3 +193,31 @@ def test_training_job_learns_what_one_worker_would_and_goes_on_from_its_checkpoi
     told = capsys.readouterr().out
     assert "on here/cpu-0, here/cpu-1" in told.replace("cpu-1, here/cpu-0", "cpu-0, here/cpu-1")
     assert "5 of 5 steps; saved " in told and "lost once; resumed from step 3" in told
+
+
+def test_four_kinds_of_training_job_share_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_training, "gpu_name", lambda: "")
+    found = gpu_training.main(["--size", "tiny", "--steps", "40", "--profiles", str(tmp_path / "p.json")])
+    assert found.keys() == set(gpu_training.KINDS)
+    for kind, one in found.items():
+        assert one["began"] == 0 and np.isfinite(one["losses"]).all(), kind
+    assert capsys.readouterr().out.count("40 steps in") == 4
+
+
+@pytest.mark.parametrize("kind", gpu_training.KINDS)
+def test_gpu_training_resumes_from_its_checkpoint_and_knows_its_size(kind: str, tmp_path: Path) -> None:
+    """A run of 4 steps, and one that resumes after 2, end with the same loss."""
+
+    def run(name: str, steps: int) -> dict[str, Any]:
+        (tmp_path / name).mkdir(exist_ok=True)
+        return gpu_training.train(TrainingRun(tmp_path / name, name, steps, every_s=0.0), kind, "tiny", 0)
+
+    whole = run("whole", 4)
+    run("parts", 2)
+    rest = run("parts", 4)
+    assert (whole["began"], rest["began"]) == (0, 2)
+    np.testing.assert_allclose(rest["losses"][-1], whole["losses"][-1], rtol=1e-4)
+    weights = gpu_training.initial(kind, "tiny", 0)
+    assert sum(leaf.size for leaf in jax.tree.leaves(weights)) == gpu_training.parameters(kind, "tiny")

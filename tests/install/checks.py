@@ -224,6 +224,7 @@ EXAMPLES = {
     "eeg": Check("--size 1 --profiles profiles.json"),
     "security": Check("--size 1 --profiles profiles.json"),
     "mix": Check("--size 1 --rounds 1 --seconds 0 --policies fifo,heft"),
+    "gpu_training": Check("--size tiny --steps 5 --kinds embedding --profiles profiles.json"),
     "training_job": Check("--rows 200 --passes 5 --profiles profiles.json"),
 }
 NEED_EXTRAS = {"training_job": Check("--ray 127.0.0.1:1", extra="ray")}
