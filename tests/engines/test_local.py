@@ -214,6 +214,26 @@ def test_many_small_inputs_make_no_large_message(driver: Driver) -> None:
     assert isinstance(driver.run(replace(work, inputs=tuple(made)))[0], Finished)
 
 
+def _wait_for(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.002)
+
+
+def test_work_is_not_queued_behind_work_that_is_late(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two slots: the second of two short pieces would share the first one's slot or wait for the late one."""
+    monkeypatch.setattr(local, "LATE_S", 0.0)
+    late = driver.work(_wait_for, str(tmp_path / "go"))
+    driver.engine.dispatch([late])
+    wait_until(lambda: any(slot.since < time.monotonic() for slot in driver.engine._slots))
+    short = [driver.work(os.getpid) for _ in range(2)]
+    first, second = driver.run(*short)
+    assert driver.value(first) == driver.value(second)
+    (tmp_path / "go").touch()
+    assert isinstance(driver.ends(late)[0], Finished)
+
+
 def test_a_device_that_cannot_be_started_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX finds no GPU here, or it would be in the tests' way: they hide it."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")

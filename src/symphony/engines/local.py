@@ -67,6 +67,7 @@ PROCESS_START_TIMEOUT_S = 120.0  # with a GPU, JAX has to load its driver
 MAX_FAILED_STARTS = 3  # consecutive failed starts until a device goes down …
 MAX_KILLED_STARTS = 20  # … and starts that were killed from outside, or could not be forked
 MAX_SPARE = 8  # workers forked ahead of demand
+LATE_S = 10e-3  # work that queues behind other work was expected to wait less; chosen
 MAX_MESSAGE_S = 30.0  # from the first to the last byte of a message, which a worker writes at once
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # exponential back-off after a fork that failed
 
@@ -212,15 +213,16 @@ class LocalEngine(Engine):
     def dispatch(self, work: Sequence[Work]) -> None:
         """Queue work on the least loaded slot of its device, so that the workers of a gang get different slots.
 
+        Slots whose work has run for `LATE_S` come last: what queues behind it would wait although another slot is free.
         Ties go to a worker that has run this job before, then to an unused one.
         """
-        touched = []
+        touched, late_s = [], time.monotonic() - LATE_S
         for one in work:
             slots = [slot for slot in self._slots if slot.device == one.device]
             if one.device in self._down or not slots:
                 self._events.append(Stopped(one.number))
                 continue
-            slots.sort(key=lambda slot: (len(slot.work), _reuse_rank(slot, one)))
+            slots.sort(key=lambda slot: (slot.since < late_s, len(slot.work), _reuse_rank(slot, one)))
             slot, *lent = slots[: 1 if slots[0].accelerator else one.cores]
             self._where[one.number] = slot
             if lent:

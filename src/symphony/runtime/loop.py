@@ -58,6 +58,8 @@ from symphony.training_jobs.live.supervisor import TrainingSupervisor
 log = logging.getLogger("symphony.runtime")
 SHORT_KERNEL_S = 5e-3  # kernels with less expected time may be sent ahead: one for each slot, …
 MAX_AHEAD_S, MAX_AHEAD_TASKS = 1e-3, 64  # … or as many as take this time together, up to this number
+SURPRISE_S = 50e-3  # a kernel that was expected to be short and took longer than this …
+SURPRISE_RUNS = 64  # … counts as long for so many of its runs. Chosen: busy cores rarely delay a kernel so much
 MAX_EXPECTATIONS = 4096  # kept by `Loop._expectation`
 MIN_BATCH = 4  # sent ahead for each slot: if there may be more, they are sent when half of them have ended
 
@@ -102,6 +104,7 @@ class Loop:
         self._long: list[set[TaskRun]] = [set() for _ in self.topology.devices]  # runs that are not short
         self._enough: list[float] = [math.inf] * len(self._long)  # with more runs, no more are sent ahead now
         self._expected: dict[tuple[str, int, int], tuple[int, float, float]] = {}  # see `_expectation`
+        self._surprising: dict[tuple[str, int], int] = {}  # by kernel and device kind: runs for which it counts as long
         self._names = [(device.name,) for device in self.topology.devices]
         self._delayed: list[TaskRun] = []  # admitted tasks that may not be tried again yet
         self._limited: list[JobState] = []  # running jobs with a time limit
@@ -508,8 +511,9 @@ class Loop:
         return job.runs[place] if job.window is None else job.window.tasks[place]
 
     def _seconds(self, run: TaskRun, device: int) -> float:
-        """Expected run time; inf if it is unknown, or for a training job."""
-        if run.kernel.options.training is not None:
+        """Expected run time; inf if it is unknown or was far too short lately, or for a training job."""
+        surprising = self._surprising and (run.kernel.key, self._kind[device]) in self._surprising
+        if surprising or run.kernel.options.training is not None:
             return math.inf
         runs, seconds, _ = self._expectation(run, device)
         return seconds if runs else math.inf
@@ -524,6 +528,16 @@ class Loop:
                 self._expected.clear()
             found = self._expected[key] = timing.runs, timing.seconds(key[2]), timing.spread(key[2])
         return found
+
+    def _compare(self, run: TaskRun, device: int, seconds: float) -> None:
+        """Compare the time of a run with what was expected: see `SURPRISE_S`."""
+        key = run.kernel.key, self._kind[device]
+        if seconds > SURPRISE_S and run.attempts[-1].expected_s < SHORT_KERNEL_S:
+            self._surprising[key] = SURPRISE_RUNS
+        elif key in self._surprising:
+            self._surprising[key] -= 1
+            if not self._surprising[key]:
+                del self._surprising[key]
 
     def _work(self, dispatch: _Dispatch) -> Work:
         """Begin a new attempt."""
@@ -597,6 +611,7 @@ class Loop:
             self._forget(run.job)
         elif isinstance(event, Finished):
             attempt.ended, attempt.cold = "done", event.cold
+            self._compare(run, devices[0], event.seconds)
             self.observer.finished(run, devices[0], event, self._own_time.held_s(run, devices[0], event))
             self._end_trial(run)
             run.value = event.value

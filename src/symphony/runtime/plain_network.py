@@ -70,6 +70,14 @@ class _Devices(NamedTuple):
     queue_s: np.ndarray
 
 
+class _Running(NamedTuple):
+    """Lanes that hold a gang [n], in ascending order."""
+
+    lane: np.ndarray
+    device: np.ndarray
+    need: np.ndarray  # demand of the worker on the rows of the device's route, as a share of their capacity [n, H]
+
+
 class _Loads(NamedTuple):
     """Loads of the rows on the routes of devices [D, H]."""
 
@@ -78,6 +86,7 @@ class _Loads(NamedTuple):
     std: np.ndarray
     rows: np.ndarray  # own load of each row [R] …
     all_rows: np.ndarray  # … and with others
+    running: _Running  # whose load it is
 
 
 class _Ready(NamedTuple):
@@ -240,10 +249,12 @@ class PlainNetwork:
         """As `extract_features`, without padding: fields of `Features`; and the kernels of the candidates."""
         now = devices or self._devices_now(core)
         t, scale, partly = self._t, self._scale, core.placing >= 0
-        rows = np.array(core.own_load(), np.float32)
+        running = self._running(core)
+        crossed = t.route_row[running.device].reshape(-1)
+        rows = np.bincount(crossed, running.need.reshape(-1), len(t.capacity)).astype(np.float32)
         background, std = core.background
         load = rows + background
-        loads = _Loads(rows[t.route_row], load[t.route_row], std[t.route_row], rows, load)
+        loads = _Loads(rows[t.route_row], load[t.route_row], std[t.route_row], rows, load, running)
 
         ready = self._ready(core, now, partly)
         overdue, wait_s = self._held(core, ready, now, loads) if now.idle.any() and not partly else (None, math.inf)
@@ -303,6 +314,15 @@ class PlainNetwork:
         queue_s = (state[3] + running_s) / self._slots
         queue_s[open_] = 0
         return _Devices(up, up & open_, state[1], state[2], state[4], running_s, queue_s.astype(np.float32))
+
+    def _running(self, core: PlainCore) -> _Running:
+        holds = np.array(core.lane_holds)
+        lane = np.flatnonzero(holds >= 0)
+        device = self._t.lane_device[lane]
+        slot, index = np.divmod(holds[lane], core.tasks)
+        kernel, kind = self._w.kernel[np.array(core.graph)[slot], index], self._t.device_kind[device]
+        demand = self._w.demand_fixed[kernel[:, None], kind[:, None], self._t.route_kind[device]]
+        return _Running(lane, device, demand / self._capacity[device])
 
     def _ready(self, core: PlainCore, now: _Devices, partly: bool) -> _Ready:
         w, found = self._w, core.ready_gangs()
@@ -429,7 +449,9 @@ class PlainNetwork:
             able &= now.up
         if core.placing >= 0:
             able[:, core.devices[core.placing]] = False
-        able &= self._trusted(core, able, run, fetch, which, need, now, loads)
+        relative = np.maximum(total, 1) / np.maximum(loads.total, 1)
+        harm = np.add.reduce(loads.own * (relative - 1), axis=2)
+        able &= self._trusted(core, able, run, fetch, which, total, asks, harm, now, loads)
         finish[~able] = np.inf
         row = np.arange(len(finish))[:, None]
         device = np.argsort(finish, axis=1, kind="stable")[:, :count]
@@ -438,8 +460,6 @@ class PlainNetwork:
         finish[~allowed] = 0
         least, kind = finish[:, :1], (which[:, None], device)
         high = np.maximum((total + loads.std) * asks, 1).max(axis=2)
-        relative = np.maximum(total, 1) / np.maximum(loads.total, 1)
-        harm = np.add.reduce(loads.own * (relative - 1), axis=2)
         isolated = run[row, device]
         pairs = np.zeros((len(_P), *device.shape), np.float32)
         logs = np.empty((5, *device.shape), np.float32)
@@ -472,14 +492,15 @@ class PlainNetwork:
         run: np.ndarray,
         fetch: np.ndarray,
         which: np.ndarray,
-        need: np.ndarray,
+        total: np.ndarray,
+        asks: np.ndarray,
+        harm: np.ndarray,
         now: _Devices,
         loads: _Loads,
     ) -> np.ndarray:
         """Devices that each candidate may be placed on [C, D], as `scheduling.guard.trusted`."""
         queue, queue_std = self._queue_moments(core, now, loads)
-        slow, slow_std = _bottleneck(loads.total + need, loads.std, need)
-        harm = np.add.reduce(loads.own * (np.maximum(loads.total + need, 1) / np.maximum(loads.total, 1) - 1), axis=2)
+        slow, slow_std = _bottleneck(total, loads.std, asks)
         cost = np.maximum(queue, fetch) + run * (slow * (1 + harm))[which]
         cost[~able | np.isnan(cost)] = np.inf
         best = cost.argmin(axis=1)
@@ -494,16 +515,9 @@ class PlainNetwork:
 
         The mean is at least `scheduling.guard.overrun_s`.
         """
-        t, many = self._t, len(now.up)
-        holds = np.array(core.lane_holds)
-        ran = core.now_s - np.array(core.lane_since)
-        lanes = np.flatnonzero(holds >= 0)
-        device = t.lane_device[lanes]
-        slot, index = np.divmod(holds[lanes], core.tasks)
-        kernels = self._w.kernel[np.array(core.graph)[slot], index].tolist()
-        need = np.zeros((len(lanes), loads.total.shape[1]))
-        for number, kernel in enumerate(kernels):
-            need[number] = self._need(kernel)[0][device[number]]
+        t, many, (lanes, device, need) = self._t, len(now.up), loads.running
+        ran = np.zeros(len(core.lane_since))
+        ran[lanes] = core.now_s - np.array(core.lane_since)[lanes]
         slow, std = _bottleneck(loads.total[device], loads.std[device], need)
         estimate = np.array(core.lane_estimate)[lanes]
         left = estimate * slow - ran[lanes]
@@ -515,7 +529,7 @@ class PlainNetwork:
         queued = np.array(core.queued_s)
         closed = ~((now.free > 0) & (now.queued == 0))
         least = np.full(many, np.inf)
-        np.minimum.at(least, t.lane_device, np.where(t.lane_exists, np.where(holds >= 0, ran, 0), np.inf))
+        np.minimum.at(least, t.lane_device, np.where(t.lane_exists, ran, np.inf))
         overrun = OVERRUN * np.where(np.isfinite(least), least, 0)
         mean = queued / self._slots + backlog(slow - 1, np.maximum(left, 0))
         deviation = backlog(std, np.where(left > 0, estimate * std, 0))
