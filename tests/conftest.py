@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiling import compile_quickly, share_programs
+from tests.compiling import compile_quickly, share_bytecode, share_programs
 
-compile_quickly()
 share_programs()
+share_bytecode()
+compile_quickly()
 
 CHUNK = 64  # steps: tests run a hundred or so, and without optimisation the rest of a long chunk takes seconds
 # Of one process, from which on compiled programs are dropped between modules. To drop them takes seconds, and modules
