@@ -30,7 +30,7 @@ from symphony.scheduling.indexing import BoolScalar
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import begin, decision_due, observe, until_decision
-from symphony.simulator.scenarios import Scenario, pick, stack
+from symphony.simulator.scenarios import Scenario, scenario_arrays
 
 # Both programs run once: compiling them fast matters, not their speed.
 STATE_OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_llvm_disable_expensive_passes": True}
@@ -116,7 +116,7 @@ def explain(
         raise InputError(f"{policy!r} is not a learned policy", hint='use a trained one, for example "symphony"')
     if decision < 0:
         raise InputError(f"the number of the decision is {decision}", hint="decisions are numbered from 0")
-    s = pick(stack([scenario]), 0)
+    s = jax.device_put(scenario_arrays(scenario))
     key = jax.random.fold_in(jax.random.key(scenario.seed), 1)  # as `simulate` does
     number = jnp.asarray(decision) if decision else None
     memory, observation, going = compiled_call(
@@ -129,6 +129,7 @@ def explain(
             where=f"seed {scenario.seed}, {int(observation.core.decisions)} decisions",
             hint=f"choose a decision from 0 to {int(observation.core.decisions) - 1}",
         )
+    arrays, observation = jax.device_get((arrays, observation))
     return _explanation(arrays, observation, scenario)
 
 

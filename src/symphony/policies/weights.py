@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from symphony.policies.learned import Learned, Network, Sizes, with_objective
 from symphony.problem.errors import DataError, InputError
@@ -41,6 +41,11 @@ def _objective(network: Network) -> Any:
     return network.objective
 
 
+def _read_array(file: BinaryIO, like: Any) -> Any:
+    """The next array of a file. `jnp.load` would compile a program for every shape."""
+    return jax.device_put(np.load(file)) if isinstance(like, jax.ShapeDtypeStruct) else like
+
+
 def load(path: str | Path) -> tuple[Learned, dict[str, Any]]:
     """A policy and its model card."""
     where = str(path)
@@ -51,9 +56,11 @@ def load(path: str | Path) -> tuple[Learned, dict[str, Any]]:
                 raise ValueError("the header line is missing")
             blank = eqx.filter_eval_shape(Network, jax.random.key(0), Sizes(**head["sizes"]))
             shape, old = blank.objective.shape, head["format"] == WITHOUT_OBJECTIVE
-            network = eqx.tree_deserialise_leaves(file, eqx.tree_at(_objective, blank, None) if old else blank)
+            like = eqx.tree_at(_objective, blank, None) if old else blank
+            network = eqx.tree_deserialise_leaves(file, like, filter_spec=_read_array)
             if old:
-                network = eqx.tree_at(_objective, network, jnp.zeros(shape), is_leaf=lambda x: x is None)
+                zeros = jax.device_put(np.zeros(shape, np.float32))
+                network = eqx.tree_at(_objective, network, zeros, is_leaf=lambda x: x is None)
     except OSError as error:
         raise InputError(
             f"the file cannot be read ({error.strerror})", where=where, hint="name a file written by symphony train"

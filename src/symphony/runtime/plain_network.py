@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
 
 from symphony.policies.encoders import HostRoutes
 from symphony.policies.features import (
@@ -587,6 +586,8 @@ class PlainNetwork:
 
 def _bottleneck(load: np.ndarray, std: np.ndarray, need: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Slow-down by the worst of the rows that are needed [..., H]: mean and deviation, as `scheduling.estimate`."""
+    from scipy.special import ndtr  # takes a tenth of a second to import
+
     known = std <= 0
     above, scale = load - 1, np.where(known, 1, std)
     z = above / scale
