@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from symphony.baselines import Fifo, Random
-from symphony.evaluation.compare import compare
+from symphony.baselines import Fifo, Random, Srtf
+from symphony.evaluation.compare import compare, policy_at
 from symphony.evaluation.report import Report
 from symphony.problem import limits
 from symphony.problem.errors import (
@@ -28,6 +28,8 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Job, Workload
 from symphony.simulator import run as runs
 from symphony.simulator.scenarios import CALM, Disturbances
+from symphony.training_jobs.lengths import UnknownLengths
+from symphony.training_jobs.planner import Planner
 from tests.scheduling.by_hand import chain, cluster, dot, work
 
 CONTENDED = Disturbances(background=2.0, counters=None)
@@ -195,3 +197,31 @@ def test_bad_input(options: dict[str, Any], error: type[SymphonyError], message:
         compare(given.pop("policies"), **given)
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+# -------------------------------------------------------------------- lengths that no policy knows
+
+
+def test_unknown_lengths_are_estimated_the_planner_is_shown_index_times() -> None:
+    policies = (Srtf(), Planner())
+    for index, by_index in enumerate((False, True)):
+        shown = policy_at(index, policies, "unknown")
+        assert isinstance(shown, UnknownLengths) and bool(shown.by_index) is by_index
+        assert shown.policy == policy_at(index, policies, "told")
+
+
+@pytest.mark.parametrize(
+    ("policies", "workload", "message"),
+    [
+        (["srtf", "heft"], "training?jobs=4", "cannot be hidden from heft"),
+        (["fifo"], "layered:2?jobs=2", "gangs in a job"),
+    ],
+)
+def test_lengths_that_cannot_be_hidden(policies: list[str], workload: str, message: str) -> None:
+    with pytest.raises(SymphonyError, match=message):
+        compare(policies, topology="machine", workload=workload, seeds=range(1), lengths="unknown")
+
+
+def test_lengths_are_told_or_unknown() -> None:
+    with pytest.raises(InputError, match="secret"):
+        compare(["fifo"], topology="machine", workload="training?jobs=4", seeds=range(1), lengths="secret")

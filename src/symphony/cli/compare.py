@@ -57,6 +57,10 @@ def compare(
     latency_s: Annotated[float, typer.Option(help="Scheduler latency charged for every decision, in seconds.")] = 0.0,
     job_slots: Annotated[int, typer.Option(help="Jobs in the system at once; 0 = automatic.", min=0)] = 0,
     objective: Annotated[str, typer.Option(help=options.OBJECTIVE_HELP)] = "",
+    lengths: Annotated[
+        str,
+        typer.Option(help="Of training jobs: told, or unknown (policies see estimates from jobs that have ended)."),
+    ] = "told",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write all records to this file, as JSON (.gz: compressed).")
     ] = None,
@@ -74,6 +78,8 @@ def compare(
     if objective:
         objective_weights(objective)
     _check(chosen, places, first_seed, metric, output, report)
+    if lengths == "unknown" and len(places) > 1:
+        raise InputError("lengths can be hidden in one workload at a time", hint="name one --workload")
 
     from symphony.baselines import FOR_TRAINING
     from symphony.evaluation.compare import chosen_policies
@@ -109,6 +115,7 @@ def compare(
                 disturbances=disturbances,
                 job_slots=job_slots or None,
                 objective=objective or None,
+                lengths=lengths,
                 command=command,
                 progress=lambda name, share: show_progress(name, (chosen.index(name) + share) / len(chosen)),
             )

@@ -8,9 +8,10 @@ from dataclasses import asdict
 
 import jax.numpy as jnp
 
+from symphony.baselines import BASELINES, FOR_TRAINING
 from symphony.evaluation.report import Report, ScenarioMeta
 from symphony.oracle.oracle import ScenarioPlanner
-from symphony.policies import named, with_objective
+from symphony.policies import PLANNER, Planner, named, with_objective
 from symphony.problem import topologies
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.problem.objective import ObjectiveLike
@@ -23,6 +24,11 @@ from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenario_source import Draw, chosen_seeds, compared_scenarios
 from symphony.simulator.scenarios import Disturbances, Scenario, stack
+from symphony.training_jobs.lengths import UnknownLengths, check_trackable
+
+LENGTHS = ("told", "unknown")
+# Built-in policies that know lengths only as the units left, which can be hidden; others also read units of graphs.
+LENGTH_HIDEABLE = (*sorted(FOR_TRAINING), "fifo", "fifo-passing", "random")
 
 
 def compare(
@@ -35,6 +41,7 @@ def compare(
     job_slots: int | None = None,
     contention: ContentionModel | None = None,
     objective: ObjectiveLike | None = None,
+    lengths: str = "told",
     baseline: str | None = None,
     command: str = "",
     progress: Callable[[str, float], None] | None = None,
@@ -44,8 +51,9 @@ def compare(
     `policies` maps names to policies or planners (`sy.Oracle`), or lists names of built-in ones. `workload` is a spec
     such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the
     disturbances only). Training jobs are planned in rounds of six minutes unless `disturbances` has a `window_s`.
-    `objective`: weights for learned policies, such as "mean=1,tail=0.5". `progress` is called with a policy's name and
-    the share of its jobs that have finished.
+    `objective`: weights for learned policies, such as "mean=1,tail=0.5". `lengths="unknown"`: policies see estimates of
+    how long training jobs take, from the jobs that have ended. `progress` is called with a policy's name and the share
+    of its jobs that have finished.
     """
     cluster = topologies.topology(topology) if isinstance(topology, str) else topology
     deciding, planning = split_planners(policies, objective)
@@ -54,11 +62,12 @@ def compare(
     if baseline is not None and baseline not in chosen:
         raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose one of {', '.join(chosen)}")
     scenarios = compared_scenarios(cluster, workload, numbers, disturbances, job_slots)
+    _check_lengths(lengths, deciding, planning, scenarios[0])
     batch = stack(scenarios) if deciding else None
     runs: list[RunRecord] = []
     for index, name in enumerate(deciding):
         report_share = (lambda share, name=name: progress(name, share)) if progress else None
-        policy = OneOf(tuple(deciding.values()), jnp.asarray(index, jnp.int32))
+        policy = policy_at(index, tuple(deciding.values()), lengths)
         runs += simulate(scenarios, policy, name=name, contention=contention, progress=report_share, batch=batch)
     for name, planner in planning.items():
         # A plan is for one scenario only, and planning takes far longer than simulating it.
@@ -103,6 +112,28 @@ def chosen_policies(
     if objective is not None:
         chosen = {name: with_objective(policy, objective) for name, policy in chosen.items()}
     return chosen
+
+
+def policy_at(index: int, policies: tuple[Policy, ...], lengths: str) -> Policy:
+    """One of the policies, in the program of all; with unknown lengths, it is shown estimates of them."""
+    chosen = OneOf(policies, jnp.asarray(index, jnp.int32))
+    return UnknownLengths(chosen, by_index=isinstance(policies[index], Planner)) if lengths == "unknown" else chosen
+
+
+def _check_lengths(
+    lengths: str, deciding: Mapping[str, Policy], planning: Mapping[str, ScenarioPlanner], scenario: Scenario
+) -> None:
+    if lengths not in LENGTHS:
+        raise InputError(f"lengths is {lengths!r}", hint=f"write one of {', '.join(LENGTHS)}")
+    if lengths == "told":
+        return
+    allowed = {Planner, *(BASELINES[name] for name in LENGTH_HIDEABLE)}
+    own = {name for name, policy in deciding.items() if not type(policy).__module__.startswith("symphony.")}
+    seeing = [name for name, policy in deciding.items() if type(policy) not in allowed and name not in own]
+    if seeing or planning:
+        hint = f"with unknown lengths, compare {', '.join((PLANNER, *LENGTH_HIDEABLE))}, or policies of your own"
+        raise InputError(f"the lengths of jobs cannot be hidden from {', '.join((*seeing, *planning))}", hint=hint)
+    check_trackable(scenario.job_slots, max(len(graph.all_gangs) for graph in scenario.workload.graphs))
 
 
 def _warn_of_full_slots(runs: list[RunRecord], scenarios: list[Scenario]) -> None:

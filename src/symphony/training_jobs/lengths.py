@@ -95,6 +95,13 @@ def _bin(seconds: Array) -> Array:
     return jnp.minimum(jnp.searchsorted(jnp.asarray(UPPER_S), seconds, side="right"), BINS - 1)
 
 
+def check_trackable(job_slots: int, gangs: int) -> None:
+    """Raise LimitError if lengths cannot be learned of so many jobs at once, of so many gangs each."""
+    if gangs > 1 or job_slots > MAX_TRACKED_JOBS:
+        hint = f"use jobs of one gang each, and job_slots={MAX_TRACKED_JOBS} or fewer"
+        raise LimitError(f"there are {job_slots} job slots and {gangs} gangs in a job", where="lengths", hint=hint)
+
+
 class LengthState(eqx.Module):
     """What is remembered of the jobs in the system, by job slot, and of those that have ended."""
 
@@ -133,10 +140,8 @@ class UnknownLengths(Policy):
 
     def decide(self, key: Array, state: LengthState, observation: Observation) -> tuple[LengthState, Action]:
         core, w = observation.core, observation.workload
-        slots, tasks = core.job.shape[0], w.kernel.shape[1]
-        if tasks > 1 or slots > MAX_TRACKED_JOBS:
-            hint = f"use jobs of one gang each, and job_slots={MAX_TRACKED_JOBS} or fewer"
-            raise LimitError(f"there are {slots} job slots and {tasks} gangs in a graph", where="lengths", hint=hint)
+        slots = core.job.shape[0]
+        check_trackable(slots, w.kernel.shape[1])
         seconds = jnp.where(core.job >= 0, unit_seconds(observation).min(axis=1), 1.0)
         units = observation.per_gang(w.units)
         rows = groups(observation.per_gang(w.kernel), core.workers)
