@@ -85,9 +85,9 @@ class Sender(RemoteCluster):
 
     _code: dict = field(default_factory=dict)
 
-    def bytes_of(self, graph: sy.graph, priority: int, queue: str) -> bytes:
+    def bytes_of(self, graph: sy.graph, priority: int, queue: str, **more: Any) -> bytes:
         """What a client sends."""
-        return self._body(submission(graph), {"priority": priority, "queue": queue})
+        return self._body(submission(graph), {"priority": priority, "queue": queue, **more})
 
 
 def wanted(rng: random.Random, name: str, sender: Sender) -> Wanted:
