@@ -56,6 +56,7 @@ from symphony.service.state import (
     LOST,
     RESTARTED,
     STOPPED,
+    JournalEvent,
     ServiceJob,
     job_numbers,
 )
@@ -170,7 +171,7 @@ class JobRunner:
         """Tasks that failed and are to run again. Retries of training jobs count anew after a restart."""
         trains = {task for task, (*_, steps) in enumerate(shape_of(self._database, job.id)) if steps}
         return {
-            event.task: Retried(event.data.get("retry", 0), max(event.data.get("retry_at_s", 0.0) - time.time(), 0.0))
+            event.task: Retried(event.data.get("retry", 0), _delay_left_s(event))
             for event in read_events(self._database, job.id)
             if event.kind == LOST and event.task not in trains
         }
@@ -570,6 +571,12 @@ class JobRunner:
             results = {name for task in kept for name in large.get(task, ())}
             uses = tables.uses.c
             entry.do(sa.delete(tables.uses).where(uses.job == job.id, uses.digest.not_in(results)))
+
+
+def _delay_left_s(event: JournalEvent) -> float:
+    """Until a task is tried again; if the clock was set back meanwhile, not more than its whole delay."""
+    left_s = event.data.get("retry_at_s", 0.0) - time.time()
+    return float(min(max(left_s, 0.0), event.data.get("retry_delay_s", 0.0)))
 
 
 def steps_of(attempt: Attempt) -> dict[str, int]:
