@@ -230,6 +230,9 @@ class SimulatedEngine(Engine):
             self._tell(Stopped(self._rng.choice((-7, 10**12))))  # of an attempt that never was
             text = "its process sent nonsense: \udcff\x00\u2028" + "x" * self._rng.choice((0, 100_000))
             return Failed(work.number, DIED, text, *when, signal=signal.SIGKILL)
+        if work.function.name == "flaky" and self._luck(faults.flaky):
+            busy = {"type": "ConnectionError", "classes": frozenset({"ConnectionError"})}
+            return Failed(work.number, RAISED, "busy", *when, **busy)
         if work.inputs and self._luck(faults.inputs_lost):
             return Failed(work.number, LOST, "an input was lost with the machine that stored it", *when)
         try:

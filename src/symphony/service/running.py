@@ -560,6 +560,7 @@ class JobRunner:
                 self._engine.free(value)
         self.queue.leave(job)
         self.cached_graphs.pop(job.id, None)
+        self._retried.pop(job.id, None)
         kept = job.outputs if status == DONE else ()
         progress = {"step": job.step, "saved": job.saved} if job.steps else {}
         entry.add(ENDED, job.id, status=status, error=None if error is None else _dump(error), **progress)
