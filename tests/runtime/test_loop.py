@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.engines.engine import DeviceDown, DeviceUp, Stopped
+from symphony.engines.engine import RAISED, DeviceDown, DeviceUp, Failed, Stopped
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.loop import SURPRISE_RUNS
 from symphony.scheduling.indexing import NO_INDEX
@@ -27,6 +27,7 @@ from tests.engines.by_hand import ByHand
 from tests.runtime.machines import machine
 from tests.simulator.scripted import Patient
 from tests.waiting import SECONDS, wait_until
+from tests.whole_system.virtual_time import Clock, keeping_time
 
 
 @sy.kernel(retries=1000)
@@ -460,6 +461,34 @@ def test_a_job_ends_at_its_time_limit_which_counts_from_its_first_task(cluster: 
     with pytest.raises(sy.WorkloadError, match="time_limit_s is -1"):
         cluster.submit(step, 3, time_limit_s=-1)
     nothing_left(cluster)
+
+
+@sy.kernel(retries=1, retry_on=OSError, retry_delay_s=5.0)
+def anywhere():
+    return 1
+
+
+@anywhere.implementation(device="big")
+def anywhere_on_big():
+    return 1
+
+
+def test_a_first_run_that_is_tried_again_may_go_elsewhere_if_its_devices_went_down(tmp_path: Path) -> None:
+    engine, clock = ByHand(machine(others=1)), Clock()
+    with keeping_time(clock):
+        cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+        job = cluster.submit(one(anywhere))
+        cluster.step()
+        device, other = engine.sent[0].device, 1 - engine.sent[0].device
+        engine.news.append(Failed(0, RAISED, "busy", 0.0, 1.0, type="OSError", classes=frozenset({"OSError"})))
+        cluster.step()
+        engine.news.append(DeviceDown(device, "for a test"))
+        cluster.step()
+        assert len(engine.sent) == 1 and job.status == "running"
+        clock.now += 6.0
+        cluster.step()
+        assert [work.device for work in engine.sent] == [device, other]
+        cluster.close(wait=False)
 
 
 def test_a_wait_that_has_a_bound_ends_though_nothing_happens(tmp_path: Path) -> None:

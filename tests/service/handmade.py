@@ -35,11 +35,11 @@ class Handmade:
                 self.service.ledger.step()
             self.service.cluster.step()
 
-    def submit(self, name: str) -> int:
-        """Two tasks, one after the other; the number of the job."""
+    def submit(self, name: str, *after: int) -> int:
+        """Two tasks, one after the other; the number of the job. `after`: of jobs to wait for."""
         graph = sy.graph(name)
         graph.task(add, graph.task(add, 1))
-        body = Sender().bytes_of(graph, 0, "")
+        body = Sender().bytes_of(graph, 0, "", after=after)
         answer = self.service.submit(ANN, Submit.model_validate_json(body), body, name)
         self.drive()
         return answer.result(0.0)[0].id

@@ -20,6 +20,7 @@ from tests.cli.command import symphony_here
 from tests.service.handmade import Handmade
 from tests.service.kernels import one, sleep
 from tests.service.places import Place, place, postgres, wait_until
+from tests.service.test_app import Answer, bearer
 
 WRONG = f"sy_0badc0de_{'x' * 43}"
 
@@ -89,6 +90,7 @@ def test_failed_logins_are_counted_and_cannot_fill_the_disk(here: Place) -> None
     for text in ("nonsense", here.token("old", days=1e-9)):
         with suppress(sy.ServiceError), RemoteCluster(here.server.url, text) as nobody:
             nobody.jobs()
+    Answer(here, "GET", "/v1/jobs", **bearer(WRONG), x_forwarded_for="192.0.2.1")  # whoever guesses says so
     here.server._logins.flush(now=True)
 
     def failed() -> list[AuditView]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import symphony as sy
+from symphony.engines.engine import Stopped
+from symphony.service import running
+from tests.service.handmade import ANN, Handmade
 from tests.service.kernels import fail, note, one, wait_for
 from tests.service.places import SECONDS, Place, place, wait_until
 
@@ -71,6 +76,29 @@ def test_jobs_of_others_cannot_be_waited_for(here: Place) -> None:
             bob.submit(abs, -1, after=[job.id])
         with pytest.raises(sy.UnknownJobError, match="there is no job 4711"):
             ann.submit(abs, -1, after=[4711])
+
+
+def test_a_long_chain_ends_with_its_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended the service, which could not be started again either: each end was within that of the job before."""
+    here = Handmade(tmp_path)
+    last = here.submit("first")
+    for number in range(60):
+        last = here.submit(f"job {number}", last)
+    deepest, end = 0, running.JobRunner._end_one
+
+    def watched(*about: Any) -> None:
+        nonlocal deepest
+        deepest = max(deepest, len(inspect.stack(0)))
+        end(*about)
+
+    monkeypatch.setattr(running.JobRunner, "_end_one", watched)
+    here.service.cancel(ANN, 1)
+    here.drive()
+    here.engine.news = [Stopped(here.engine.sent[0].number)]
+    here.drive()
+    assert here.job(1).status == "cancelled" and here.job(last).status == "failed" and not here.service.state.open
+    assert deepest - len(inspect.stack(0)) < 20
+    here.service.close()
 
 
 def test_jobs_still_wait_after_a_restart(tmp_path: Path) -> None:

@@ -152,6 +152,20 @@ def test_a_job_without_acceptance_and_copy_is_lost_by_name_and_its_number_is_not
     assert any("(job 3): its checksum is wrong; the job is lost" in record.message for record in caplog.records)
 
 
+def test_a_job_that_waits_for_one_that_is_lost_is_not_started(tmp_path: Path) -> None:
+    """As if that were done. That it was forgotten, as jobs are that ended long ago, is another thing."""
+    here = Handmade(tmp_path / "one")
+    first = here.submit("first")
+    second = here.submit("second", first)
+    folder = here.die(tmp_path / "two")
+    change(folder, "UPDATE events SET data = substr(data, 2) WHERE job = ? AND kind = ?", first, ACCEPTED)
+    change(folder, "UPDATE payloads SET accepted = NULL WHERE job = ?", first)
+    here = Handmade(folder)
+    assert f"it was not started: job {first}, which it waited for, was destroyed" in here.message(second)
+    assert not here.engine.sent
+    here.service.close()
+
+
 def test_a_damaged_event_of_a_job_that_is_over_changes_nothing_about_it(three: Path) -> None:
     change(three, "UPDATE events SET seconds = 9 WHERE id = ?", number(three, 1, "finished"))
     here = Handmade(three)

@@ -10,6 +10,7 @@ import pytest
 
 import symphony as sy
 from symphony.service.graph_file import load
+from symphony.service.modules_beside import send_modules
 from tests.service.places import SECONDS, place
 
 SHAPES = """
@@ -85,3 +86,12 @@ def test_what_is_imported_when_it_runs_cannot_travel_and_is_refused_at_once(fold
     assert "import beside_shapes` at the top" in refused.value.hint
     (folder / "beside_shapes.py").unlink()
     load(str(folder / "areas.py"), {})  # then it is no business of ours: workers may have it
+
+
+def test_modules_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at every submission: a process that uses JAX has two thousand of them."""
+    send_modules(tmp_path)
+    resolved, resolve = [], Path.resolve
+    monkeypatch.setattr(Path, "resolve", lambda path: resolved.append(path) or resolve(path))
+    send_modules(tmp_path)
+    assert resolved == [tmp_path]

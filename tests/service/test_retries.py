@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 import symphony as sy
+from symphony.engines.engine import RAISED, Failed
 from symphony.service.graph_file import load
+from symphony.service.wire import Submit
+from tests.service.handmade import ANN, Handmade
+from tests.service.kernels import one
 from tests.service.places import SECONDS, place, wait_until
+from tests.whole_system.clients import Sender
+from tests.whole_system.virtual_time import Clock, keeping_time
 
 
 @sy.kernel(retries=3, retry_on=ConnectionError, retry_delay_s=0.2)
@@ -64,3 +70,24 @@ def test_retries_and_delays_survive_a_restart(tmp_path: Path) -> None:
         runs = ann.job(quick.id).detail().tasks[0].runs
         assert runs[0].retry_at_s is not None and runs[1].began_s is not None
         assert runs[1].began_s >= runs[0].retry_at_s - 0.01  # the clocks of two services
+
+
+def test_a_clock_that_is_set_back_does_not_prolong_a_delay(tmp_path: Path) -> None:
+    """The time of the next attempt is journalled by the wall clock."""
+    kernel, clock = sy.kernel(retries=1, retry_on=ConnectionError, retry_delay_s=2.0)(flaky._first), Clock()
+    with keeping_time(clock):
+        here = Handmade(tmp_path / "one")
+        body = Sender().bytes_of(one(kernel, "x", 1), 0, "")
+        here.service.submit(ANN, Submit.model_validate_json(body), body, "")
+        here.drive()
+        raised = frozenset({"ConnectionError"})
+        here.engine.news = [Failed(0, RAISED, "no", 0.0, 1.0, type="ConnectionError", classes=raised)]
+        here.drive()
+        folder = here.die(tmp_path / "two")
+        clock.ahead -= 86_400.0
+        here = Handmade(folder)
+        assert not here.engine.sent
+        clock.now += 2.1
+        here.drive()
+        assert len(here.engine.sent) == 1
+        here.service.close()

@@ -22,9 +22,11 @@ from symphony.service.tokens import SUBMIT, Token
 from symphony.service.wire import About, Submit
 from tests.engines.by_hand import ByHand
 from tests.runtime.machines import machine
+from tests.service.handmade import Handmade
 from tests.service.kernels import add, one, wait_for, zeros
 from tests.service.places import SECONDS, place, wait_until
 from tests.whole_system.clients import Sender
+from tests.whole_system.virtual_time import Clock, keeping_time
 
 
 def rows(database: sa.Engine, table: sa.Table) -> int:
@@ -130,3 +132,25 @@ def test_a_policy_that_is_none_is_all_that_is_told(tmp_path: Path, caplog: pytes
         Service(lambda: ByHand(machine()), tmp_path, policy="nonsense")
     assert caplog.records == []
     Service(lambda: ByHand(machine()), tmp_path, threads=False).close()  # nobody holds the folder
+
+
+def test_a_clock_that_is_wrong_for_a_moment_deletes_nothing(tmp_path: Path) -> None:
+    clock, month = Clock(), 30 * 86_400.0
+    with keeping_time(clock):
+        here = Handmade(tmp_path)
+        here.submit("first")
+        here.finish(1)
+        here.finish(1)
+        clock.ahead += month
+        for _ in range(5):
+            clock.now += 61.0
+            here.submit("next")
+            here.drive()
+        assert here.job(1).status == "done"
+        clock.now += month / 2  # it is another time: that, too, is reached
+        for _ in range(2):
+            clock.now += 61.0
+            here.submit("next")
+            here.drive()
+        assert 1 not in here.service.state.jobs
+        here.service.close()

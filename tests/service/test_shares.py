@@ -55,6 +55,16 @@ def test_who_has_used_least_is_next() -> None:
     assert [story.next(), story.next(), story.next(), story.next()] == [his[1], mine[1], mine[2], 0]
 
 
+def test_a_day_does_not_hold_hours_to_come() -> None:
+    """Of a clock that was a year ahead for a moment: what ran then counted until that year was over."""
+    story = Story()
+    story.now = 365 * 86_400.0
+    story.end(story.submit("ann"), 100.0)
+    story.now = 7_200.0
+    story.end(story.submit("ann"), 5.0)
+    assert story.state.users["ann"].used_today(story.now) == 5.0
+
+
 def test_what_runs_counts_though_it_has_not_ended() -> None:
     """She has one long job under way and he a few short ones: the next is his."""
     story = Story()

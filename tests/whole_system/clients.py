@@ -10,7 +10,6 @@ import symphony as sy
 from symphony.runtime.graph import submission
 from symphony.service.client import RemoteCluster
 from symphony.service.tokens import READ, SUBMIT, Token
-from symphony.service.wire import Submit
 
 USERS = ("ann", "bob", "eve")
 
@@ -58,12 +57,17 @@ def together(name, bytes_, *inputs, rank=0, size=1):
     return work(name, bytes_, *inputs)
 
 
+@sy.kernel(retries=2, retry_on=ConnectionError, retry_delay_s=3.0)
+def flaky(name, size, *inputs):
+    return work(name, size, *inputs)
+
+
 @sy.kernel
 def bad(name, size, *inputs):
     raise LookupError(f"{name} is bad")
 
 
-KERNELS = (plain, plain, short, short, either, either, large, patient, together)
+KERNELS = (plain, plain, short, short, either, either, large, patient, together, flaky)
 
 
 @dataclass(eq=False)
@@ -72,11 +76,18 @@ class Wanted:
 
     name: str
     token: Token
-    sent: Submit
-    body: bytes
+    graph: sy.graph
+    options: dict[str, Any]
+    after: list[Wanted]  # of the same user
+    sender: Sender
     result: Any  # None: one of its kernels is bad
     number: int = 0  # once it is accepted
     cancelled: bool = False  # somebody has asked for that
+    refused: bool = False  # one of those before it will never be done
+
+    def body(self) -> bytes:
+        """What is sent once all before it are accepted."""
+        return self.sender.bytes_of(self.graph, **self.options, after=[before.number for before in self.after])
 
 
 @dataclass
@@ -85,13 +96,13 @@ class Sender(RemoteCluster):
 
     _code: dict = field(default_factory=dict)
 
-    def bytes_of(self, graph: sy.graph, priority: int, queue: str) -> bytes:
+    def bytes_of(self, graph: sy.graph, priority: int, queue: str, **more: Any) -> bytes:
         """What a client sends."""
-        return self._body(submission(graph), {"priority": priority, "queue": queue})
+        return self._body(submission(graph), {"priority": priority, "queue": queue, **more})
 
 
-def wanted(rng: random.Random, name: str, sender: Sender) -> Wanted:
-    """A random graph of a random user."""
+def wanted(rng: random.Random, name: str, sender: Sender, others: list[Wanted]) -> Wanted:
+    """A random graph of a random user; it may wait for some of the others."""
     graph, handles, is_bad = sy.graph(name), [], False
     for number in range(rng.randrange(1, 6)):
         kernel = bad if rng.random() < 0.03 else rng.choice(KERNELS)
@@ -100,6 +111,10 @@ def wanted(rng: random.Random, name: str, sender: Sender) -> Wanted:
         inputs = rng.sample(handles, min(len(handles), rng.randrange(3)))
         handles.append(graph.task(kernel, f"{name}/{number}", size, *inputs))
     user = rng.choice(USERS)
-    body = sender.bytes_of(graph, rng.randrange(-1, 2), rng.choice(("", "nightly")))
+    options = {"priority": rng.randrange(-1, 2), "queue": rng.choice(("", "nightly"))}
+    if rng.random() < 0.15:
+        options["time_limit_s"] = rng.choice((0.5, 3.0, 20.0))
+    own = [one for one in others if one.token.user == user]
+    after = rng.sample(own, min(len(own), rng.randrange(1, 3))) if rng.random() < 0.4 else []
     token = Token("0" * 8, user, (SUBMIT, READ), 1, 0.0, None)
-    return Wanted(name, token, Submit.model_validate_json(body), body, None if is_bad else graph.run())
+    return Wanted(name, token, graph, options, after, sender, None if is_bad else graph.run())

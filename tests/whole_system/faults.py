@@ -32,6 +32,7 @@ class Faults:
     killed: float = 0.0  # from outside
     crash: float = 0.0
     hang: float = 0.0  # of those that have a bound
+    flaky: float = 0.0  # of those that are tried again, after a delay: they raise
     garbage: float = 0.0  # their process answers nonsense, and is ended
     inputs_lost: float = 0.0
     values_lost: float = 0.0
@@ -43,6 +44,7 @@ class Faults:
     clock: float = 0.0  # somebody sets it
     taken: float = 0.0  # another process takes the journal over
     database: float = 0.0  # is away for a while: nothing can be read or written, and the lock is lost
+    stop: float = 0.0  # an operator drains the service, ends it and starts it again
     files: float = 0.0  # no file can be opened, for a while
     # Other parts.
     slow_disk: float = 0.0  # of writes
@@ -80,6 +82,8 @@ RATES = {
     "database": 0.1,
     "files": 0.1,
     "garbage": 0.1,
+    "flaky": 0.8,
+    "stop": 0.05,
     "damage": 0.2,
 }
 

@@ -10,8 +10,9 @@ from symphony.runtime.jobs import CANCELLED, DONE, FAILED
 from symphony.service import views
 from symphony.service.journal import read_events
 from symphony.service.running import MAX_DEATHS
-from symphony.service.state import ACCEPTED, ENDED, FINISHED, State
-from tests.whole_system.faults import Broken, Faults
+from symphony.service.state import ACCEPTED, ENDED, FINISHED, LOST, State
+from tests.whole_system.clients import Wanted
+from tests.whole_system.faults import Broken
 from tests.whole_system.world import World
 
 # Kinds of faults that may end a job, by the error that it ends with.
@@ -27,6 +28,8 @@ CAUSES = {
 def every_job_ends_with_a_reason(world: World) -> Iterator[str]:
     for one in world.wanted:
         job = world.record(one)
+        if one.refused:
+            continue
         if job is None or job.status not in (DONE, FAILED, CANCELLED):
             yield f"{one.name} is {'nowhere' if job is None else job.status}"
         elif job.status != DONE and (job.error is None or not job.error["kind"] or not job.error["message"]):
@@ -36,22 +39,28 @@ def every_job_ends_with_a_reason(world: World) -> Iterator[str]:
 def no_job_ends_without_a_cause(world: World) -> Iterator[str]:
     for one in world.wanted:
         job = world.record(one)
+        if one.refused:
+            continue
         assert job is not None
         kind = "" if job.error is None else job.error["kind"]
         meant = {
             DONE: one.result is not None,
             CANCELLED: one.cancelled,
-            FAILED: may_fail(kind, one.result, world.faults) and (kind != "JobError" or may_be_quarantined(world)),
+            FAILED: may_fail(kind, one, world),
         }
         if not meant[job.status]:
             yield f"{one.name} is {job.status}: {job.error}"
 
 
-def may_fail(kind: str, result: object, faults: Faults) -> bool:
+def may_fail(kind: str, one: Wanted, world: World) -> bool:
     """Whether a job may end with an error of this kind."""
     if kind == "KernelError":
-        return result is None
-    return any(getattr(faults, cause) for cause in CAUSES.get(kind, ()))
+        return one.result is None or world.faults.flaky > 0.0
+    if kind == "KernelTimeoutError" and "time_limit_s" in one.options:
+        return True
+    if kind == "JobError" and not may_be_quarantined(world):
+        return any(world._is_vain(before) for before in one.after)
+    return any(getattr(world.faults, cause) for cause in CAUSES.get(kind, ()))
 
 
 def may_be_quarantined(world: World) -> bool:
@@ -88,6 +97,20 @@ def the_state_is_the_replay_of_the_journal(world: World) -> Iterator[str]:
             yield f"{name}: {getattr(live, name)} instead of {getattr(replayed, name)}"
 
 
+def retries_are_counted_once(world: World) -> Iterator[str]:
+    """Through restarts, too."""
+    assert world.service is not None
+    counted: dict[tuple[int, int], int] = {}
+    for event in read_events(world.service.database):
+        if event.kind != LOST:
+            continue
+        data = next(read_events(world.service.database, event.job, event.id - 1)).data  # which a replay leaves out
+        before, retry = counted.get((event.job, event.task), 0), data["retry"]
+        if not before < retry <= data["retries"]:
+            yield f"job {event.job}, task {event.task}: retry {retry} of {data['retries']} after {before}"
+        counted[event.job, event.task] = retry
+
+
 def queues_end_empty(world: World) -> Iterator[str]:
     assert world.service is not None
     running, loop = world.service.running, world.service.cluster._loop
@@ -102,6 +125,11 @@ def queues_end_empty(world: World) -> Iterator[str]:
         "trials": loop._trials,
         "events": loop._events,
         "requests": loop.requests,
+        "delayed": [run for run in loop._delayed if not run.job.over.is_set()],
+        "chosen": running._chosen,
+        "to cancel": running._to_cancel,
+        "retried": running._retried,
+        "dependents": running._dependents,
         "admitted by the loop": loop._admitted,
         "on devices": [runs for runs in loop.occupancy.on if runs],
     }
@@ -134,6 +162,7 @@ ALL: tuple[Callable[[World], Iterator[str]], ...] = (
     no_job_ends_without_a_cause,
     results_are_right,
     each_thing_is_journalled_once,
+    retries_are_counted_once,
     the_state_is_the_replay_of_the_journal,
     queues_end_empty,
     the_core_ends_empty,

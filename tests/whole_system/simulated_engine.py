@@ -70,7 +70,7 @@ class SimulatedEngine(Engine):
         self._names = itertools.count()
         self._down: set[int] = set()
         self._device_news_s = 0.0  # when the last news of devices arrives: those keep their order
-        self._awake = True
+        self._polls = 1  # that follow at once: who was told something, or woken, looks again before it waits
         self._until_s = 0.0  # that who polls would wait
         self.values: dict[int, Pickled] = {}
         self.full = False  # there is no room for values
@@ -135,7 +135,8 @@ class SimulatedEngine(Engine):
         heard = []
         while self._news and self._news[0][0] <= self._clock.now:
             heard.append(heapq.heappop(self._news)[2])
-        self._awake = False
+        over = self._clock.now >= self._until_s
+        self._polls = 1 if heard or over else max(self._polls - 1, 0)
         self._until_s = self._clock.now + timeout_s
         return heard
 
@@ -146,7 +147,7 @@ class SimulatedEngine(Engine):
 
     def wake(self) -> None:
         """Who polls should do so again."""
-        self._awake = True
+        self._polls = 2
 
     def close(self) -> None:
         """Forgets everything."""
@@ -160,7 +161,7 @@ class SimulatedEngine(Engine):
     @property
     def next_s(self) -> float:
         """When `poll` would return."""
-        if self._awake or self.dead:
+        if self._polls or self.dead:
             return self._clock.now
         return min([self._until_s, *(line[0][0] for line in (self._ends, self._news) if line)])
 
@@ -230,6 +231,9 @@ class SimulatedEngine(Engine):
             self._tell(Stopped(self._rng.choice((-7, 10**12))))  # of an attempt that never was
             text = "its process sent nonsense: \udcff\x00\u2028" + "x" * self._rng.choice((0, 100_000))
             return Failed(work.number, DIED, text, *when, signal=signal.SIGKILL)
+        if work.function.name == "flaky" and self._luck(faults.flaky):
+            busy = {"type": "ConnectionError", "classes": frozenset({"ConnectionError"})}
+            return Failed(work.number, RAISED, "busy", *when, **busy)
         if work.inputs and self._luck(faults.inputs_lost):
             return Failed(work.number, LOST, "an input was lost with the machine that stored it", *when)
         try:

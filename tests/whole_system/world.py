@@ -11,18 +11,21 @@ import itertools
 import os
 import random
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
 
-from symphony.problem.errors import BusyError, ServiceError, UnavailableError
+from symphony.engines.containment import Allowance, Containment
+from symphony.problem.errors import BusyError, InputError, ServiceError, UnavailableError
 from symphony.runtime import cluster as cluster_module
+from symphony.runtime.jobs import DONE, slots_of
 from symphony.runtime.live_workload import Shapes
 from symphony.runtime.scheduler import Scheduler
 from symphony.service import database as database_module
@@ -31,6 +34,7 @@ from symphony.service.blobs import Blobs
 from symphony.service.database import Hold, LockHeldError, open_database
 from symphony.service.service import Limits, Service
 from symphony.service.state import ServiceJob
+from symphony.service.wire import Submit
 from tests.runtime.machines import machine
 from tests.simulator.chaos import Chaos
 from tests.whole_system.clients import Sender, Wanted, wanted
@@ -40,7 +44,8 @@ from tests.whole_system.virtual_time import Clock, keeping_time
 
 TOPOLOGY = machine(slots=2, others=3)
 POLICIES = ("eft-belief", "chaos")  # sensible, and anything but
-LIMITS = Limits(open_jobs=3, at_once=4, weights={"ann": 2.0})
+EVE = Allowance(running_jobs=2, slots=2)  # her tasks enter the core one by one
+LIMITS = Limits(open_jobs=3, at_once=4, weights={"ann": 2.0}, containment=Containment(users={"eve": EVE}))
 SHAPES = Shapes(4, 6, 12, 8, 2)  # what fits all that is drawn: nothing compiles twice …
 SMALL, GROWS = Shapes(4, 4, 12, 8, 1), 8  # … but in every so many runs, in which the core has to grow
 SUBMITTED_S = 30.0  # within which all have submitted
@@ -61,7 +66,9 @@ class World:
         self.shapes = SMALL if seed % GROWS == GROWS - 1 else SHAPES
         self.began_s = self.clock.now
         sender = Sender()
-        self.wanted = [wanted(self.rng, f"job{n}", sender) for n in range(self.rng.randrange(2, 9))]
+        self.wanted: list[Wanted] = []
+        for number in range(self.rng.randrange(2, 9)):
+            self.wanted.append(wanted(self.rng, f"job{number}", sender, self.wanted))
         self.service: Service | None = None
         self.engine: SimulatedEngine | None = None
         self.kills = self.starts = self.damaged = 0
@@ -76,7 +83,7 @@ class World:
             self._later(self.rng.uniform(0.0, SUBMITTED_S), partial(self._submit, one))
             if self.rng.random() < 0.2:
                 self._later(self.rng.uniform(0.0, 2 * SUBMITTED_S), partial(self._cancel, one))
-        for kind in ("device", "death", "disk_full", "store_full", "clock", "taken", "database", "files"):
+        for kind in ("device", "death", "disk_full", "store_full", "clock", "taken", "database", "files", "stop"):
             for second in range(60):
                 if self.rng.random() < getattr(self.faults, kind):
                     self._later(second + self.rng.random(), getattr(self, f"_{kind}"))
@@ -156,6 +163,8 @@ class World:
         return all(self._is_over(one) for one in self.wanted)
 
     def _is_over(self, one: Wanted) -> bool:
+        if one.refused:
+            return True
         found = self.record(one)
         return found is not None and found.over
 
@@ -219,11 +228,15 @@ class World:
 
     def _submit(self, one: Wanted) -> None:
         """Again and again, until there is an answer: one key makes one job."""
-        if one.number:
+        if one.number or one.refused:
+            return
+        if any(before.refused for before in one.after):
+            one.refused = True
             return
         self._later(self.rng.uniform(2.0, 5.0), partial(self._submit, one))
-        if self.service is not None and not self._gone:
-            answer = self.service.submit(one.token, one.sent, one.body, one.name)
+        if self.service is not None and not self._gone and all(before.number for before in one.after):
+            body = one.body()
+            answer = self.service.submit(one.token, Submit.model_validate_json(body), body, one.name)
             answer.add_done_callback(partial(self._answered, one))
 
     def _answered(self, one: Wanted, answer: Future[Any]) -> None:
@@ -233,14 +246,21 @@ class World:
             if one.number not in (0, job.id):
                 raise Broken("one key makes one job", f"{one.name} is {one.number} and {job.id}")
             one.number = job.id
+        elif isinstance(error, InputError) and any(self._is_vain(before) for before in one.after):
+            one.refused = True
         elif not isinstance(error, BusyError | UnavailableError | ServiceError):
             raise Broken("refusals are typed, and meant", repr(error))
+
+    def _is_vain(self, one: Wanted) -> bool:
+        """Whether it will never be done."""
+        found = self.record(one)
+        return found is not None and found.over and found.status != DONE
 
     def _cancel(self, one: Wanted) -> None:
         if one.number and self.service is not None and not self._gone:
             one.cancelled = True
             self.service.cancel(one.token, one.number)
-        elif not one.number:
+        elif not one.number and not one.refused:
             self._later(1.0, partial(self._cancel, one))
 
     # --- what goes wrong
@@ -268,6 +288,19 @@ class World:
 
     def _clock(self) -> None:
         self.clock.ahead += self.rng.choice((-1, 1)) * self.rng.choice((1.0, 60.0, 7_200.0, 100_000.0))
+
+    def _stop(self) -> None:
+        """An operator drains the service, and ends it after a while, whatever runs then."""
+        service = self.service
+        if service is not None and not self._gone and not service.failed.is_set():
+            service.drain(0.0)
+            self._later(self.rng.uniform(0.0, 3.0), partial(self._end_stopped, service))
+
+    def _end_stopped(self, service: Service) -> None:
+        if self._asleep:  # its ledger is in the middle of a transaction, in this thread
+            self._later(0.1, partial(self._end_stopped, service))
+        elif self.service is service:
+            self._end()
 
     def _taken(self) -> None:
         """Another process has had the lock, and has let go of it again."""
@@ -391,6 +424,11 @@ class World:
         for name, user in self.service.state.users.items():
             if user.open > LIMITS.open_jobs:
                 raise Broken("quotas hold", f"{name} has {user.open} jobs")
+        running, loop = self.service.running, self.service.cluster._loop
+        under_way = sum(job.user == "eve" for job in running.queue.under_way.values())
+        held = [run for run in loop._attempts.values() if run.job.limits.user == "eve" and not run.job.over.is_set()]
+        if under_way > EVE.running_jobs or sum(slots_of(run) for run in held) > EVE.slots:
+            raise Broken("limits of users hold", f"{under_way} jobs and {len(held)} tasks of eve are under way")
 
     def _check_new(self, label: str) -> None:
         """Of a task that is dispatched."""
@@ -401,6 +439,8 @@ class World:
         job = self.service.state.jobs[self._numbers[name]]
         if job.over:
             raise Broken("nothing runs for a job that is over", label)
+        if any(self.service.state.jobs[number].status != DONE for number in job.after):
+            raise Broken("a job waits for those before it", label)
         if job.done is not None and int(task) in job.done:
             raise Broken("no finished kernel runs twice", label)
 
@@ -442,9 +482,21 @@ class Late(Future):
         raise TimeoutError
 
 
+@cache
+def new_journal() -> bytes:
+    """Of a service that was never started: to make its tables takes a fifth of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        open_database("", Path(folder)).dispose()
+        with closing(sqlite3.connect(Path(folder) / "journal.sqlite")) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return (Path(folder) / "journal.sqlite").read_bytes()
+
+
 @contextmanager
 def prepared(world: World) -> Iterator[World]:
     """Clock, disk and locks are replaced. (Locks end with a process; here, nobody's process ends.)"""
+    world.folder.mkdir(parents=True, exist_ok=True)
+    (world.folder / "journal.sqlite").write_bytes(new_journal())
     world.clock.asleep = world._while_asleep
     with ExitStack() as stack:
         stack.enter_context(keeping_time(world.clock))

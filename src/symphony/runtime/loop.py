@@ -691,6 +691,8 @@ class Loop:
         for run in due:
             self._delayed.remove(run)
             if not run.job.over.is_set():
+                if run.trial >= 0 and self._all_down(run.trial):  # they went down meanwhile
+                    run.trial = -1
                 kinds = [run.trial] if run.trial >= 0 else self.scheduler.workload.kinds_of(run.kernel)
                 self.scheduler.allow(self._gang(run), sum(1 << kind for kind in kinds))
                 self._events.append(SchedulerEvent(happened.WOKEN))

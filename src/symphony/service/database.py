@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -123,10 +124,14 @@ def _config() -> Config:
     return config
 
 
+@cache  # it reads the files of all migrations
+def _head() -> str | None:
+    return ScriptDirectory.from_config(_config()).get_current_head()
+
+
 def _is_current(connection: sa.Connection) -> bool:
     with MIGRATION_LOCK:
-        head = ScriptDirectory.from_config(_config()).get_current_head()
-        return MigrationContext.configure(connection).get_current_revision() == head
+        return MigrationContext.configure(connection).get_current_revision() == _head()
 
 
 def migrate(connection: sa.Connection) -> None:

@@ -10,6 +10,7 @@ import dis
 import sys
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -28,7 +29,8 @@ _INSTALLED = tuple(
 
 def send_modules(folder: Path) -> list[ModuleType]:
     """Have the loaded modules of a folder pickled by value; returns them."""
-    sent = [module for module in list(sys.modules.values()) if _is_beside(module, folder.resolve())]
+    place = str(folder.resolve())
+    sent = [module for module in list(sys.modules.values()) if _is_beside(module, place)]
     for module in sent:
         cloudpickle.register_pickle_by_value(module)
     return sent
@@ -53,14 +55,17 @@ def check_imports(graph: Graph, folder: Path) -> None:
                     )
 
 
-def _is_beside(module: ModuleType, folder: Path) -> bool:
+def _is_beside(module: ModuleType, folder: str) -> bool:
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py") or module.__name__ == "__main__":
         return False
+    return module.__name__.partition(".")[0] != "symphony" and _is_within(file, folder)
+
+
+@cache  # asked at every submission, of all modules: to resolve the paths of two thousand takes a tenth of a second
+def _is_within(file: str, folder: str) -> bool:
     path = Path(file).resolve()
-    installed = any(path.is_relative_to(place) for place in _INSTALLED)
-    ours = module.__name__.partition(".")[0] == "symphony"
-    return path.is_relative_to(folder) and not installed and not ours
+    return path.is_relative_to(folder) and not any(path.is_relative_to(place) for place in _INSTALLED)
 
 
 def _imports(function: FunctionType) -> Iterator[str]:

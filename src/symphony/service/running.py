@@ -56,6 +56,7 @@ from symphony.service.state import (
     LOST,
     RESTARTED,
     STOPPED,
+    JournalEvent,
     ServiceJob,
     job_numbers,
 )
@@ -170,7 +171,7 @@ class JobRunner:
         """Tasks that failed and are to run again. Retries of training jobs count anew after a restart."""
         trains = {task for task, (*_, steps) in enumerate(shape_of(self._database, job.id)) if steps}
         return {
-            event.task: Retried(event.data.get("retry", 0), max(event.data.get("retry_at_s", 0.0) - time.time(), 0.0))
+            event.task: Retried(event.data.get("retry", 0), _delay_left_s(event))
             for event in read_events(self._database, job.id)
             if event.kind == LOST and event.task not in trains
         }
@@ -205,17 +206,27 @@ class JobRunner:
         return [number for number in job.after if number in self._ledger.state.open]
 
     def _join(self, entry: Transaction, job: ServiceJob) -> None:
-        """Queue a job once all jobs that it waits for are done; end it if one of them has failed."""
-        jobs = self._ledger.state.jobs
-        # A job that was forgotten was done: had it failed, this one would have ended with it.
-        failed = [before for number in job.after if (before := jobs.get(number)) is not None and _has_failed(before)]
+        """Queue a job once all jobs that it waits for are done; end it if one of them never will be."""
+        why = self._queued(job)
+        if why is not None:
+            self.end(entry, job, FAILED, why)
+
+    def _queued(self, job: ServiceJob) -> ErrorView | None:
+        """As `_join`, but return why the job has to end."""
+        state = self._ledger.state
+        for number in job.after:
+            before = state.jobs.get(number)
+            if number in state.lost:
+                return _never_started(job, number, "was destroyed by damage to the journal")
+            # A job that was forgotten was done: had it failed, this one would have ended with it.
+            if before is not None and before.over and before.status != DONE:
+                return _never_started(job, number, "was cancelled" if before.status == CANCELLED else "failed")
         waits = self.waits_for(job)
-        if failed:
-            self.end(entry, job, FAILED, _never_started(job, failed[0]))
-        elif waits:
+        if waits:
             self._dependents.setdefault(waits[0], []).append(job)
         else:
             self.queue.join(job)
+        return None
 
     def choose(self, entry: Transaction) -> None:
         """Choose jobs to admit, as many as there is room for.
@@ -527,9 +538,19 @@ class JobRunner:
         return True
 
     def end(self, entry: Transaction, job: ServiceJob, status: str, error: ErrorView | None) -> None:
-        """End a job. Only its result is kept."""
-        if job.over:
-            return
+        """End a job, and those that waited for it in vain. Only its result is kept."""
+        ending = [(job, status, error)]  # not a recursion: thousands of jobs may wait for one another
+        while ending:
+            one, status, error = ending.pop()
+            if one.over:
+                continue
+            self._end_one(entry, one, status, error)
+            for dependent in self._dependents.pop(one.id, []):
+                why = None if dependent.over else self._queued(dependent)
+                if why is not None:
+                    ending.append((dependent, FAILED, why))
+
+    def _end_one(self, entry: Transaction, job: ServiceJob, status: str, error: ErrorView | None) -> None:
         if job.steps:
             job.step, job.saved, _ = self.stepped(job)
         self.steps_before.pop(job.id, None)
@@ -539,6 +560,7 @@ class JobRunner:
                 self._engine.free(value)
         self.queue.leave(job)
         self.cached_graphs.pop(job.id, None)
+        self._retried.pop(job.id, None)
         kept = job.outputs if status == DONE else ()
         progress = {"step": job.step, "saved": job.saved} if job.steps else {}
         entry.add(ENDED, job.id, status=status, error=None if error is None else _dump(error), **progress)
@@ -550,9 +572,12 @@ class JobRunner:
             results = {name for task in kept for name in large.get(task, ())}
             uses = tables.uses.c
             entry.do(sa.delete(tables.uses).where(uses.job == job.id, uses.digest.not_in(results)))
-        for dependent in self._dependents.pop(job.id, []):
-            if not dependent.over:
-                self._join(entry, dependent)
+
+
+def _delay_left_s(event: JournalEvent) -> float:
+    """Until a task is tried again; if the clock was set back meanwhile, not more than its whole delay."""
+    left_s = event.data.get("retry_at_s", 0.0) - time.time()
+    return float(min(max(left_s, 0.0), event.data.get("retry_delay_s", 0.0)))
 
 
 def steps_of(attempt: Attempt) -> dict[str, int]:
@@ -581,17 +606,10 @@ def quarantine(job: ServiceJob, why: str) -> ErrorView:
     return ErrorView.of(JobError(f"it is quarantined: {why}", where=f"job {job.id} ({job.name!r})", hint=AGAIN))
 
 
-def _has_failed(job: ServiceJob) -> bool:
-    return job.over and job.status != DONE
-
-
-def _never_started(job: ServiceJob, before: ServiceJob) -> ErrorView:
-    what = "was cancelled" if before.status == CANCELLED else "failed"
-    hint = f"see symphony logs {before.id}; then submit both again"
-    where = f"job {job.id} ({job.name!r})"
-    return ErrorView.of(
-        JobError(f"it was not started: job {before.id}, which it waited for, {what}", where=where, hint=hint)
-    )
+def _never_started(job: ServiceJob, before: int, what: str) -> ErrorView:
+    hint = f"see symphony logs {before}; then submit both again"
+    text = f"it was not started: job {before}, which it waited for, {what}"
+    return ErrorView.of(JobError(text, where=f"job {job.id} ({job.name!r})", hint=hint))
 
 
 def _cancelled(job: ServiceJob) -> JobCancelledError:

@@ -92,6 +92,22 @@ class Limits:
     containment: Containment = field(default_factory=Containment)  # limits of jobs; the engine enforces them
 
 
+class SteadyClock:
+    """The wall clock for deletions: where that jumps forwards, this one goes twice as fast until it has caught up.
+
+    A clock that is wrong for a moment would else delete all results as a week old.
+    """
+
+    def __init__(self) -> None:
+        self._seen, self._at = time.time(), time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since 1970, never later than the wall clock."""
+        at = time.monotonic()
+        self._seen, self._at = min(time.time(), self._seen + 2.0 * (at - self._at)), at
+        return self._seen
+
+
 class Service:
     def __init__(
         self,
@@ -117,6 +133,7 @@ class Service:
         self.sweeps: list[Callable[[Transaction], None]] = []  # called by the ledger's thread at every sweep
         self._closing = False
         self._swept = self._checked = time.monotonic()
+        self._sweep_clock = SteadyClock()
         self._check: Future[None] | None = None
         self._uploads, self._uploading = threading.Lock(), Counter[str]()  # bytes that users are uploading
         self.database = open_database(database, folder)
@@ -433,7 +450,7 @@ class Service:
 
     def _sweep(self, entry: Transaction) -> list[str]:
         """Forget jobs that ended long ago and blobs that no job uses; the digests of these."""
-        now = time.time()
+        now = self._sweep_clock.now()
         since = now - self.limits.keep_s
         forget_jobs(entry, since)
         for sweep in self.sweeps:

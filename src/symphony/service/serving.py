@@ -52,6 +52,7 @@ class Server:
             timeout_graceful_shutdown=5,
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # any process of this machine could send them, and the audit log would believe them
             server_header=False,
         )
         config.load()

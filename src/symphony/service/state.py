@@ -123,8 +123,12 @@ class UserRecord:
     by_hour: dict[int, float] = field(default_factory=dict)  # device-seconds, by the hour in which a run ended
 
     def used_today(self, at: float) -> float:
-        """Device-seconds of runs that ended in this hour, or in the 23 before it."""
-        return sum(seconds for hour, seconds in self.by_hour.items() if hour > at // HOUR_S - HOURS_OF_A_DAY)
+        """Device-seconds of runs that ended in this hour, or in the 23 before it.
+
+        Hours to come are of a clock that was set back since.
+        """
+        now = at // HOUR_S
+        return sum(seconds for hour, seconds in self.by_hour.items() if now - HOURS_OF_A_DAY < hour <= now)
 
     def ended_between(self, after: int, last: int) -> list[int]:
         """Jobs that ended with one of the events after `after`, up to `last`. Forgotten ones may be among them."""

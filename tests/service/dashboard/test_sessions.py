@@ -48,7 +48,10 @@ def test_the_cookie_is_not_the_token_and_scripts_and_other_sites_do_not_get_it(h
     _, headers, _ = Visitor(here).ask("POST", "/ui/login?next=//evil.test", {"token": token}, origin=here.server.url)
     cookie = headers["set-cookie"].lower()
     assert "httponly" in cookie and "samesite=strict" in cookie and "path=/ui/" in cookie
-    assert token.lower()[12:] not in cookie and headers["location"] == "/ui/"
+    assert token.lower()[12:] not in cookie and headers["location"] == "/ui/" and "secure" not in cookie
+    behind = here.server.url.replace("http:", "https:")  # a proxy, which the browser reaches over HTTPS
+    _, headers, _ = Visitor(here).ask("POST", "/ui/login", {"token": token}, origin=behind)
+    assert "secure" in headers["set-cookie"].lower()
 
 
 def test_a_session_ends_with_logout_with_its_token_and_with_time(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:

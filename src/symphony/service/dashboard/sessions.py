@@ -78,7 +78,10 @@ class Sessions:
 
     @staticmethod
     def _attributes(scope: Scope) -> dict[str, Any]:
-        return {"path": ROOT, "httponly": True, "samesite": "strict", "secure": scope["scheme"] == "https"}
+        # A browser says how it reached us: behind a TLS proxy, we are asked in plain HTTP.
+        origin = dict(scope["headers"]).get(b"origin", b"")
+        secure = scope["scheme"] == "https" or origin.startswith(b"https:")
+        return {"path": ROOT, "httponly": True, "samesite": "strict", "secure": secure}
 
 
 def login_needed(scope: Scope, headers: Mapping[bytes, bytes]) -> Response:
