@@ -270,7 +270,7 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
                 found.append(await api(request, "GET", f"/v1/jobs/{number}/when"))
         except SymphonyError as error:
             problem = f"{error.message}; {error.hint}"
-        return page(request, "forecasts.html", jobs=found, problem=problem, left=len(mine) - len(found))
+        return page(request, "forecasts.html", jobs=found, problem=problem, left=len(mine) - len(found), of_all=of_all)
 
     @router.get("/ui/jobs/{number}")
     async def job_page(request: Request, number: Number, at: Page = 1) -> Response:
