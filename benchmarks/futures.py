@@ -20,11 +20,13 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from rich.console import Console
@@ -33,17 +35,31 @@ import symphony as sy
 from benchmarks.common import keep, machine, parser
 from symphony.counterfactuals.futures import Stage
 from symphony.counterfactuals.outlook import outlook_of
-from symphony.counterfactuals.record import Record
+from symphony.counterfactuals.record import SHARE, Forecast, Record
 from symphony.counterfactuals.snapshot import KernelBelief, Snapshot, SnapshotJob, SnapshotTask
+from symphony.engines.engine import EngineEvent, Finished, Pickled, Work
+from symphony.engines.worker import pickled
 from symphony.problem.workload import Kernel, Workload
+from symphony.runtime import cluster as cluster_module
+from symphony.service import forecast_cache as cache_module
+from symphony.service import futures as futures_module
 from symphony.service.futures import Futures
+from symphony.service.service import Service
+from symphony.service.tokens import READ, SUBMIT, Token
+from symphony.service.wire import Submit
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, draw
+from tests.runtime.machines import machine as machine_of
+from tests.whole_system.clients import Sender
+from tests.whole_system.faults import Faults
+from tests.whole_system.simulated_engine import SimulatedEngine
+from tests.whole_system.virtual_time import Clock, keeping_time
 
-SECTIONS = ("simulator", "local", "service")
+SECTIONS = ("simulator", "virtual", "local", "service")
 SEEDS, RUNS, JOBS = 12, 1, 360  # of the simulator, of real processes, jobs of such a run
 ASK_EVERY_S = 1.0
+VIRTUAL_RUNS, SLOTS, LONGER, VIRTUAL_ASK_S = 1, 4, 30.0, 60.0  # longer naps
 LOADS, PERIOD = (1.4, 0.7), 60  # the load that arrives, and for how many jobs
 BELIEF_STD, NOISE_STD = 0.15, 0.2
 ASKED = (0.25, 0.5, 0.75)  # of the time until the last arrival
@@ -123,7 +139,8 @@ def snapshot_of(run: RunRecord, work: Workload, topology: sy.Topology, at_s: flo
             now = SnapshotTask(work.kernel_index[task.kernel], reads, len(gang.tasks), task.size, task.units)
             runs = stay.start_s <= at_s
             tasks.append(now._replace(devices=stay.devices, elapsed_s=at_s - stay.start_s) if runs else now)
-        jobs.append(SnapshotJob(number, tuple(tasks), priority=job.priority))
+        started = any(stays[number, n].start_s <= at_s for n in range(len(graph.all_gangs)))
+        jobs.append(SnapshotJob(number, tuple(tasks), priority=job.priority, started=started))
     recent = [job for job in work.jobs if job.arrival_s <= at_s]
     like = [
         SnapshotJob(0, tuple(
@@ -136,7 +153,7 @@ def snapshot_of(run: RunRecord, work: Workload, topology: sy.Topology, at_s: flo
     return Snapshot(topology, beliefs, jobs, recent=like, recent_s=at_s)
 
 
-# ------------------------------------------------------------------------------------------- real processes
+# ----------------------------------------------------------------------------------------------------------- naps
 
 
 @sy.kernel(device="cpu")
@@ -149,13 +166,104 @@ def long(seconds: float, *inputs: Any) -> None:
     time.sleep(seconds)
 
 
-def drawn_graph(rng: random.Random) -> Any:
+def drawn_graph(rng: random.Random, longer: float = 1.0) -> Any:
     """A few naps: some side by side, then perhaps one that reads them. One second of naps, on average."""
     graph = sy.graph("naps")
-    first = [graph.task(short, rng.lognormvariate(-1.39, 0.3)) for _ in range(rng.randint(1, 3))]
+    first = [graph.task(short, longer * rng.lognormvariate(-1.39, 0.3)) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.6:
-        graph.task(long, rng.lognormvariate(-0.29, 0.3), *first)
+        graph.task(long, longer * rng.lognormvariate(-0.29, 0.3), *first)
     return graph
+
+
+# ------------------------------------------------------------------------------------------------- virtual time
+
+
+class Naps(SimulatedEngine):
+    """Ends naps when they are over, without a fault."""
+
+    def __init__(self, topology: sy.Topology, clock: Clock, rng: random.Random) -> None:
+        super().__init__(topology, clock, rng, Faults(), lambda where: None, lambda label: None)
+
+    def _seconds(self, work: Work) -> float:
+        return float(self._arguments(work)[0][0])
+
+    def _outcome(self, one: Any, ended_s: float) -> EngineEvent:
+        seconds = ended_s - one.began_s
+        value = self._kept(Pickled(*pickled(None)))
+        return Finished(one.work.number, value, one.began_s, seconds, cold=False, busy_s=seconds)
+
+    def _label(self, work: Work) -> str:
+        return ""
+
+
+class Here:
+    """In place of the process that plays."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any, progress: Any = None) -> Any:
+        return function(*arguments)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def virtual(options: Any) -> Record:
+    record = Record()
+    for seed in range(options.first_seed, options.first_seed + (1 if options.quick else VIRTUAL_RUNS)):
+        for one in _virtual_run(seed, 20 if options.quick else JOBS):
+            record.add(one)
+    return record
+
+
+def _virtual_run(seed: int, jobs: int) -> list[Forecast]:
+    """The forecasts of a service in virtual time, in one thread: its clock moves when nobody has anything to do."""
+    rng, clock, sender = random.Random(seed), Clock(), Sender()
+    engines: list[Naps] = []
+    arrives_s, arrivals = clock.now, []
+    for number in range(jobs):
+        arrives_s += rng.expovariate(LOADS[number // PERIOD % len(LOADS)] * SLOTS / LONGER)
+        arrivals.append(arrives_s)
+    asked_s = clock.now + rng.uniform(0.0, VIRTUAL_ASK_S)
+    topology = machine_of(slots=SLOTS)
+
+    def engine() -> Naps:
+        engines.append(Naps(topology, clock, rng))
+        return engines[0]
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(keeping_time(clock))
+        for module in (futures_module, cache_module, cluster_module):
+            stack.enter_context(mock.patch.object(module, "time", clock))
+        service = Service(engine, folder, policy=POLICY, threads=False)
+        futures = Futures(service)
+        futures._player = futures._what_if_player = Here()  # type: ignore[assignment]
+        futures._plays.get = partial(futures._plays.get, wait_s=3_600.0)  # type: ignore[method-assign]
+        service.listeners.append(futures.ended)
+        state = service.state
+        while arrivals or state.open:
+            if not service.ledger.idle:
+                service.ledger.step()
+            elif engines[0].next_s <= clock.now:
+                service.cluster.step()
+            elif arrivals and arrivals[0] <= clock.now:
+                arrivals.pop(0)
+                body = sender.bytes_of(drawn_graph(rng, LONGER), 0, "")
+                token = Token("0" * 8, rng.choice(("ann", "bob")), (SUBMIT, READ), 1, 0.0, None)
+                service.submit(token, Submit.model_validate_json(body), body, "")
+            elif arrivals and asked_s <= clock.now:
+                asked_s = clock.now + rng.expovariate(1 / VIRTUAL_ASK_S)
+                for job in list(state.open.values()):
+                    with suppress(sy.SymphonyError):
+                        futures.when(job, SHARE)
+            else:
+                clock.now = min([engines[0].next_s, *arrivals[:1], *([asked_s] if arrivals else [])])
+        while not service.ledger.idle:
+            service.ledger.step()
+        service.database.dispose()
+        return list(futures.record.scored)
+
+
+# ------------------------------------------------------------------------------------------------- real processes
 
 
 def submit_and_ask(submit: Callable[[Any], Any], ask: Callable[[list[Any]], object], jobs: int, seed: int) -> None:
@@ -193,7 +301,6 @@ def local(options: Any) -> Record:
 def served(folder: Path) -> Iterator[tuple[Any, Any]]:
     from symphony.engines.local import LocalEngine
     from symphony.service import tokens
-    from symphony.service.service import Service
     from symphony.service.serving import Server
 
     service = Service(LocalEngine, folder)
@@ -246,7 +353,7 @@ def main() -> None:
     console, found = Console(), {}
     for section in options.only:
         began = time.process_time()
-        record = {"simulator": simulator, "local": local, "service": service}[section](options)
+        record = {"simulator": simulator, "virtual": virtual, "local": local, "service": service}[section](options)
         rows = [row for row in record.rows() if row.by != "user"]
         forecasts = [[x.job, x.what, x.at_s, *x.model, *x.shown, x.actual_s] for x in record.scored]
         figures = [row._asdict() for row in rows]

@@ -182,6 +182,32 @@ def test_a_click_during_an_update_is_not_lost(visit: Visit) -> None:
     page.problems.clear()
 
 
+def test_a_question_what_if_is_answered_and_wrong_names_are_refused_at_once(visit: Visit) -> None:
+    page = visit.page
+    waits = visit.cluster.submit(one(wait_for, str(visit.folder / "never")))
+    page.until("true")
+    visit.open("/ui/whatif")
+    for field, wrong, names in (("without", "hree", "here"), ("fail", "nowhere", "here"), ("more", "3×gpu9", "small")):
+        page.run(
+            f"document.querySelector('#whatif').reset(); document.querySelector('[name={field}]').value = '{wrong}'"
+        )
+        page.requests.clear()
+        page.press("#whatif button")
+        said = page.until("document.querySelector('#answer .problem')?.parentElement.innerText")
+        assert wrong.removeprefix("3×") in said and names in said.split("\n", 1)[1], said
+        assert len(page.requests) == 1, page.requests  # the question itself was refused
+        page.run("document.querySelector('#answer').replaceChildren()")
+    page.run("document.querySelector('#whatif').reset(); document.querySelector('[name=more]').value = '2×small'")
+    page.press("#whatif button")
+    said = page.until("document.querySelector('#answer table') && document.querySelector('#answer').innerText")
+    assert "2 more small" in said and "mean time to completion" in said and "wait_for" in said
+    assert page.run("document.querySelectorAll('#answer table')[0].querySelectorAll('thead th').length") == 4
+    visit.open("/ui/jobs")
+    page.press("summary")
+    page.until(f"document.querySelector('#forecasts a[href=\"/ui/jobs/{waits.id}\"]')")
+    waits.cancel()
+
+
 def test_what_changed_before_the_stream_was_open_is_shown(visit: Visit) -> None:
     page = visit.page
     page.call("Network.setBlockedURLs", urls=["*/ui/events*"])

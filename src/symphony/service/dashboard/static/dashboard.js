@@ -44,7 +44,7 @@
   if (address) {
     follow();
     document.addEventListener("visibilitychange", follow);
-    addEventListener("load", () => { document.querySelectorAll("[data-live]:empty").forEach(update); document.querySelectorAll(".log").forEach(read); });
+    addEventListener("load", () => { document.querySelectorAll("#when").forEach(update); document.querySelectorAll(".log").forEach(read); });
   }
   function drawRow([id, value]) {
     const node = byId(id);
@@ -63,7 +63,7 @@
   }
 
   // Parts with `data-live` are asked for again after each change, and changed in place: what is pressed, focused or
-  // scrolled stays as it is. `data-every`: seconds between two updates, at least.
+  // scrolled stays as it is. `data-every`: seconds between two updates, at least; `data-poll`: also without a change.
   const states = new WeakMap();
   function refresh() {
     document.querySelectorAll("[data-live]").forEach(update);
@@ -79,12 +79,12 @@
     work(element).catch(() => say("not connected")).finally(() => {
       setTimeout(() => {
         state.busy = false;
-        if (state.again && element.isConnected) { state.again = false; call(element); }
+        if ((state.again || "poll" in element.dataset) && element.isConnected) { state.again = false; call(element); }
       }, 1000 * (element.dataset.every || 0));
     });
   };
   const update = oneByOne(async (part) => {
-    if (part.closest("details:not([open])")) return;
+    if (document.hidden || part.closest("details:not([open])")) return;
     const found = (await fragment(part.dataset.live)).getElementById(part.id);
     await released;
     if (found) morph(part, found);
@@ -145,7 +145,10 @@
     }, columns.map(() => []), place);
     const update = () => {
       if (!place.isConnected) { clearInterval(timer); plot.destroy(); return; }
-      if (!document.hidden) get(place.dataset.history).then((found) => plot.setData(columns.map((name) => found[name]))).catch(() => say("not connected"));
+      if (!document.hidden) get(place.dataset.history).then((found) => {
+        plot.setData(columns.map((name) => found[name]));
+        if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: found.time.length - 1 }, false);
+      }).catch(() => say("not connected"));
     };
     const timer = setInterval(update, 2000);
     update();
@@ -259,7 +262,7 @@
       pen.fillRect(x(t), TOP - 6, 1, 4);
     }
     const text = `${drawn} runs on ${by.size} of ${devices.length} devices, from ${new Date(1000 * start).toISOString().slice(0, 19).replace("T", " ")}, ${Math.round(view.span)} s${view.end === null ? ", following now" : ""}`;
-    if (byId("timeline-text").textContent !== text && (view.end !== null || !draw.said || now() - draw.said > 5)) { byId("timeline-text").textContent = text; draw.said = now(); }
+    if (byId("timeline-text").textContent !== text && (view.end !== null || !draw.said || now() - draw.said > 5)) { byId("timeline-text").textContent = text; draw.said = drawn ? now() : 0; }
   }
   const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
   function zoom(factor, at = 0.5) {
