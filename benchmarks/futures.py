@@ -14,33 +14,53 @@ Unkind: this machine is shared, the first runs are of kernels of which nothing i
 
 from __future__ import annotations
 
+import math
+import os
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from rich.console import Console
 
 import symphony as sy
-from benchmarks.common import arguments, keep, machine
+from benchmarks.common import keep, machine, parser
 from symphony.counterfactuals.futures import Stage
 from symphony.counterfactuals.outlook import outlook_of
-from symphony.counterfactuals.record import Record
+from symphony.counterfactuals.record import SHARE, Forecast, Record
 from symphony.counterfactuals.snapshot import KernelBelief, Snapshot, SnapshotJob, SnapshotTask
+from symphony.engines.engine import EngineEvent, Finished, Pickled, Work
+from symphony.engines.worker import pickled
 from symphony.problem.workload import Kernel, Workload
+from symphony.runtime import cluster as cluster_module
+from symphony.service import forecast_cache as cache_module
+from symphony.service import futures as futures_module
 from symphony.service.futures import Futures
+from symphony.service.service import Service
+from symphony.service.tokens import READ, SUBMIT, Token
+from symphony.service.wire import Submit
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, draw
+from tests.runtime.machines import machine as machine_of
+from tests.whole_system.clients import Sender
+from tests.whole_system.faults import Faults
+from tests.whole_system.simulated_engine import SimulatedEngine
+from tests.whole_system.virtual_time import Clock, keeping_time
 
-SECTIONS = ("simulator", "local", "service")
-FIRST_SEED = 200  # those below were looked at while forecasts were worked on
-SEEDS, JOBS, ASK_EVERY, GAP_S = 12, 90, 4, 1.6
+SECTIONS = ("simulator", "virtual", "local", "service")
+SEEDS, RUNS, JOBS = 12, 1, 360  # of the simulator, of real processes, jobs of such a run
+ASK_EVERY_S = 1.0
+VIRTUAL_RUNS, SLOTS, LONGER, VIRTUAL_ASK_S = 1, 4, 30.0, 60.0  # longer naps
+LOADS, PERIOD = (1.4, 0.7), 60  # the load that arrives, and for how many jobs
 BELIEF_STD, NOISE_STD = 0.15, 0.2
 ASKED = (0.25, 0.5, 0.75)  # of the time until the last arrival
 POLICY = "eft-belief"
@@ -52,7 +72,7 @@ POLICY = "eft-belief"
 def simulator(options: Any) -> Record:
     record = Record()
     topology = sy.topology("machine")
-    for seed in range(FIRST_SEED, FIRST_SEED + (2 if options.quick else SEEDS)):
+    for seed in range(options.first_seed, options.first_seed + (2 if options.quick else SEEDS)):
         believed = _plain(sy.workload("layered?jobs=24&tasks=6&graphs=6&load=1.1", topology, seed))
         truth = _shifted(believed, np.random.default_rng([seed, 9]))
         scenario = draw(topology, truth, seed, replace(CALM, work_noise=NOISE_STD))
@@ -119,7 +139,8 @@ def snapshot_of(run: RunRecord, work: Workload, topology: sy.Topology, at_s: flo
             now = SnapshotTask(work.kernel_index[task.kernel], reads, len(gang.tasks), task.size, task.units)
             runs = stay.start_s <= at_s
             tasks.append(now._replace(devices=stay.devices, elapsed_s=at_s - stay.start_s) if runs else now)
-        jobs.append(SnapshotJob(number, tuple(tasks), priority=job.priority))
+        started = any(stays[number, n].start_s <= at_s for n in range(len(graph.all_gangs)))
+        jobs.append(SnapshotJob(number, tuple(tasks), priority=job.priority, started=started))
     recent = [job for job in work.jobs if job.arrival_s <= at_s]
     like = [
         SnapshotJob(0, tuple(
@@ -132,7 +153,7 @@ def snapshot_of(run: RunRecord, work: Workload, topology: sy.Topology, at_s: flo
     return Snapshot(topology, beliefs, jobs, recent=like, recent_s=at_s)
 
 
-# ------------------------------------------------------------------------------------------- real processes
+# ----------------------------------------------------------------------------------------------------------- naps
 
 
 @sy.kernel(device="cpu")
@@ -145,40 +166,141 @@ def long(seconds: float, *inputs: Any) -> None:
     time.sleep(seconds)
 
 
-def drawn_graph(rng: random.Random) -> Any:
-    """A few naps: some side by side, then perhaps one that reads them."""
+def drawn_graph(rng: random.Random, longer: float = 1.0) -> Any:
+    """A few naps: some side by side, then perhaps one that reads them. One second of naps, on average."""
     graph = sy.graph("naps")
-    first = [graph.task(short, rng.lognormvariate(0.0, 0.3)) for _ in range(rng.randint(1, 3))]
+    first = [graph.task(short, longer * rng.lognormvariate(-1.39, 0.3)) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.6:
-        graph.task(long, rng.lognormvariate(1.1, 0.3), *first)
+        graph.task(long, longer * rng.lognormvariate(-0.29, 0.3), *first)
     return graph
 
 
-def submit_and_ask(
-    submit: Callable[[Any], Any], ask: Callable[[list[Any]], object], jobs: int, seed: int, gap_s: float
-) -> None:
-    """Jobs at random times; now and then, all that have not ended are asked for."""
-    rng, came = random.Random(seed), []
+# ------------------------------------------------------------------------------------------------- virtual time
+
+
+class Naps(SimulatedEngine):
+    """Ends naps when they are over, without a fault."""
+
+    def __init__(self, topology: sy.Topology, clock: Clock, rng: random.Random) -> None:
+        super().__init__(topology, clock, rng, Faults(), lambda where: None, lambda label: None)
+
+    def _seconds(self, work: Work) -> float:
+        return float(self._arguments(work)[0][0])
+
+    def _outcome(self, one: Any, ended_s: float) -> EngineEvent:
+        seconds = ended_s - one.began_s
+        value = self._kept(Pickled(*pickled(None)))
+        return Finished(one.work.number, value, one.began_s, seconds, cold=False, busy_s=seconds)
+
+    def _label(self, work: Work) -> str:
+        return ""
+
+
+class Here:
+    """In place of the process that plays."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any, progress: Any = None) -> Any:
+        return function(*arguments)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def virtual(options: Any) -> Record:
+    record = Record()
+    for seed in range(options.first_seed, options.first_seed + (1 if options.quick else VIRTUAL_RUNS)):
+        for one in _virtual_run(seed, 20 if options.quick else JOBS):
+            record.add(one)
+    return record
+
+
+def _virtual_run(seed: int, jobs: int) -> list[Forecast]:
+    """The forecasts of a service in virtual time, in one thread: its clock moves when nobody has anything to do."""
+    rng, clock, sender = random.Random(seed), Clock(), Sender()
+    engines: list[Naps] = []
+    arrives_s, arrivals = clock.now, []
+    for number in range(jobs):
+        arrives_s += rng.expovariate(LOADS[number // PERIOD % len(LOADS)] * SLOTS / LONGER)
+        arrivals.append(arrives_s)
+    asked_s = clock.now + rng.uniform(0.0, VIRTUAL_ASK_S)
+    topology = machine_of(slots=SLOTS)
+
+    def engine() -> Naps:
+        engines.append(Naps(topology, clock, rng))
+        return engines[0]
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(keeping_time(clock))
+        for module in (futures_module, cache_module, cluster_module):
+            stack.enter_context(mock.patch.object(module, "time", clock))
+        service = Service(engine, folder, policy=POLICY, threads=False)
+        futures = Futures(service)
+        futures._player = futures._what_if_player = Here()  # type: ignore[assignment]
+        futures._plays.get = partial(futures._plays.get, wait_s=3_600.0)  # type: ignore[method-assign]
+        service.listeners.append(futures.ended)
+        state = service.state
+        while arrivals or state.open:
+            if not service.ledger.idle:
+                service.ledger.step()
+            elif engines[0].next_s <= clock.now:
+                service.cluster.step()
+            elif arrivals and arrivals[0] <= clock.now:
+                arrivals.pop(0)
+                body = sender.bytes_of(drawn_graph(rng, LONGER), 0, "")
+                token = Token("0" * 8, rng.choice(("ann", "bob")), (SUBMIT, READ), 1, 0.0, None)
+                service.submit(token, Submit.model_validate_json(body), body, "")
+            elif arrivals and asked_s <= clock.now:
+                asked_s = clock.now + rng.expovariate(1 / VIRTUAL_ASK_S)
+                for job in list(state.open.values()):
+                    with suppress(sy.SymphonyError):
+                        futures.when(job, SHARE)
+            else:
+                clock.now = min([engines[0].next_s, *arrivals[:1], *([asked_s] if arrivals else [])])
+        while not service.ledger.idle:
+            service.ledger.step()
+        service.database.dispose()
+        return list(futures.record.scored)
+
+
+# ------------------------------------------------------------------------------------------------- real processes
+
+
+def submit_and_ask(submit: Callable[[Any], Any], ask: Callable[[list[Any]], object], jobs: int, seed: int) -> None:
+    """Jobs at random times; meanwhile, all that have not ended are asked for, again and again."""
+    rng, came, over = random.Random(seed), [], Event()
+
+    def asks() -> None:
+        while not over.wait(ASK_EVERY_S):
+            with suppress(sy.SymphonyError):  # no play is ready, or all jobs have ended meanwhile
+                ask([job for job in came if job.status in ("waiting", "running")])
+
+    asker = Thread(target=asks)
+    asker.start()
     for number in range(jobs):
         came.append(submit(drawn_graph(rng)))
-        if number % ASK_EVERY == ASK_EVERY - 1:
-            ask([job for job in came if job.status in ("waiting", "running")])
-        time.sleep(rng.expovariate(1 / gap_s))
+        load = LOADS[number // PERIOD % len(LOADS)]
+        time.sleep(rng.expovariate(load * (os.cpu_count() or 1)))
+    over.set()
     for job in came:
         job.result(600.0)
+    asker.join()
 
 
 def local(options: Any) -> Record:
-    with tempfile.TemporaryDirectory() as folder, sy.local(profiles=Path(folder) / "profiles.json") as cluster:
-        submit_and_ask(cluster.submit, lambda jobs: cluster.outlooks(), 10 if options.quick else JOBS, 0, GAP_S)
-        return cluster.record
+    record = Record()
+    for seed in range(options.first_seed, options.first_seed + (1 if options.quick else RUNS)):
+        with tempfile.TemporaryDirectory() as folder, sy.local(profiles=Path(folder) / "profiles.json") as cluster:
+            submit_and_ask(cluster.submit, lambda jobs: cluster.outlooks(), 10 if options.quick else JOBS, seed)
+            for one in cluster.record.scored:
+                record.add(one)
+    return record
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[Any, Any]]:
     from symphony.engines.local import LocalEngine
     from symphony.service import tokens
-    from symphony.service.service import Service
     from symphony.service.serving import Server
 
     service = Service(LocalEngine, folder)
@@ -195,43 +317,53 @@ def served(folder: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def service(options: Any) -> Record:
-    jobs = 10 if options.quick else JOBS
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (found, users):
-        rng = random.Random(1)
+    record = Record()
+    for seed in range(options.first_seed, options.first_seed + (1 if options.quick else RUNS)):
+        with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (found, users):
+            rng = random.Random(seed)
 
-        def submit(graph: Any) -> Any:
-            return rng.choice(users).submit(graph)
+            def submit(graph: Any) -> Any:
+                return rng.choice(users).submit(graph)
 
-        def ask(some: list[Any]) -> None:
-            for job in some:
-                with suppress(sy.SymphonyError):  # it has ended meanwhile
-                    job._cluster.when(job.id)
+            def ask(some: list[Any]) -> None:
+                for job in some:
+                    with suppress(sy.SymphonyError):  # it has ended meanwhile
+                        job._cluster.when(job.id)
 
-        submit_and_ask(submit, ask, jobs, 1, GAP_S)
-        time.sleep(1.0)
-        return Futures(found).record
+            submit_and_ask(submit, ask, 10 if options.quick else JOBS, seed)
+            time.sleep(1.0)
+            for one in Futures(found).record.scored:
+                record.add(one)
+    return record
+
+
+def interval(held: int, of: int) -> tuple[float, float]:
+    """The 95% interval of a share (Wilson): as if outcomes were independent, which those of one moment are not."""
+    if not of:
+        return 0.0, 1.0
+    z, share = 1.96, held / of
+    middle, half = share + z * z / (2 * of), z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    return (middle - half) / (1 + z * z / of), (middle + half) / (1 + z * z / of)
 
 
 def main() -> None:
-    options = arguments(__doc__.splitlines()[0], SECTIONS)
+    options_parser = parser(__doc__.splitlines()[0], SECTIONS)
+    options_parser.add_argument("--first-seed", type=int, default=200, help="those below were looked at while tuning")
+    options = options_parser.parse_args()
     console, found = Console(), {}
     for section in options.only:
         began = time.process_time()
-        record = {"simulator": simulator, "local": local, "service": service}[section](options)
-        rows = [row._asdict() for row in record.rows()]
-        found[section] = {"rows": rows, "cpu_s": time.process_time() - began}
-        for row in record.rows():
-            if row.by != "user":
-                console.print(
-                    f"{section:9} {row.what:6} {row.by:7} {row.value:14} {row.scored:5}  held {row.coverage:.0%}  "
-                    f"(model {row.model_coverage:.0%})  width {row.width:.0%}  error {row.error:.0%}"
-                )
-        late = list(record.scored)[len(record.scored) // 2 :]
-        for what in ("start", "finish"):
-            some = [one for one in late if one.what == what]
-            held = np.mean([one.shown.low <= one.actual_s <= one.shown.high for one in some]) if some else float("nan")
-            found[section][f"{what}_second_half"] = float(held)
-            console.print(f"{section:9} {what:6} second half: held {held:.0%} of {len(some)}")
+        record = {"simulator": simulator, "virtual": virtual, "local": local, "service": service}[section](options)
+        rows = [row for row in record.rows() if row.by != "user"]
+        forecasts = [[x.job, x.what, x.at_s, *x.model, *x.shown, x.actual_s] for x in record.scored]
+        figures = [row._asdict() for row in rows]
+        found[section] = {"rows": figures, "cpu_s": time.process_time() - began, "forecasts": forecasts}
+        for row in rows:
+            low, high = interval(round(row.coverage * row.scored), row.scored)
+            console.print(
+                f"{section:9} {row.what:6} {row.value or 'all':14} {row.scored:5}  held {row.coverage:.0%} "
+                f"({low:.0%} to {high:.0%}; model {row.model_coverage:.0%})  width {row.width:.0%}  error {row.error:.0%}"
+            )
         keep(options.json, machine=machine(), **found)
 
 

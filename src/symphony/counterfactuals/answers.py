@@ -88,7 +88,7 @@ def helps(stage: Stage, number: int, policy: Policy | str = PLAY_POLICY) -> list
     """Single changes that bring a job forward, the smallest first: a higher priority costs nothing, then devices."""
     s, job = stage.snapshot, stage.jobs[number]
     now = stage.play(policy=policy)
-    runs = any(task.devices for task in job.tasks)
+    runs = job.runs
     top = max(one.priority for one in s.jobs)
     tried = [Change(priority={job.job: top + 1})] if job.priority <= top and len(s.jobs) > 1 else []
     usable = set().union(*(_kinds(s, task.kernel) for task in job.tasks)) if job.tasks else set()

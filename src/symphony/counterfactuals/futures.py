@@ -310,7 +310,8 @@ def _draw(stage: Stage) -> _Draws:
     if many:
         # They go on for more than k times as long again with probability 1 / (1 + k): an uninformative prior.
         lasts_s = s.recent_s * np.minimum(1.0, 1 / rng.uniform(size=(draws, 1)) - 1)
-        arrives_s = np.cumsum(rng.exponential(s.recent_s / len(recent), (draws, many)), axis=1)
+        gap_s = s.recent_s / rng.gamma(len(recent), size=(draws, 1))  # a few arrivals do not tell their rate
+        arrives_s = np.cumsum(gap_s * rng.exponential(size=(draws, many)), axis=1)
         arrives_s = np.where(arrives_s <= lasts_s, arrives_s, np.inf)
         like = rng.integers(0, len(recent), arrives_s.shape)
     return _Draws(speed, factor, loads, arrives_s, like, rng.normal(size=(draws, many, w.kernel.shape[1])))
@@ -430,7 +431,7 @@ def _play(stage: Stage, change: Change, policy: Policy, progress: Callable[[floa
         np.minimum.at(start_s[k], owner, starts[k])
         finish_s[k] = -np.inf
         np.maximum.at(finish_s[k], owner, ends[k])
-    runs = np.asarray([any(task.devices for task in one.tasks) for one in stage.jobs], bool)
+    runs = np.asarray([one.runs for one in stage.jobs], bool)
     start_s[:, runs] = np.where(np.isfinite(start_s[:, runs]), 0.0, start_s[:, runs])
     return PlayedTimes(start_s, np.where(np.isfinite(finish_s), finish_s, np.inf), busy.sum(axis=1), int(exists.sum()))
 

@@ -44,6 +44,11 @@ class SnapshotJob(NamedTuple):
     priority: int = 0  # in the core
     arrives_s: float = 0.0
     after: tuple[int, ...] = ()  # numbers of unfinished jobs that must be done before it
+    started: bool = False  # a task of it has been started, even if none runs now
+
+    @property
+    def runs(self) -> bool:
+        return self.started or any(task.devices for task in self.tasks)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from symphony.problem.topology import Device, Topology
 from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.function_calls import FunctionCalls, check_options, work_submission
 from symphony.runtime.graph import Graph, Submission, SubmittedTask
-from symphony.runtime.jobs import DONE, ClusterJob, JobLimits, JobState, Retried, TaskRun, size_of
+from symphony.runtime.jobs import DONE, RUNNING, ClusterJob, JobLimits, JobState, Retried, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.live_workload import CPU, LiveWorkload, Shapes, task_graph
 from symphony.runtime.loop import Loop
@@ -352,7 +352,13 @@ class Cluster(FunctionCalls[ClusterJob]):
 
         asked_s, table, present = time.monotonic(), self.kernel_table(), self.jobs_now()
         jobs = [
-            SnapshotJob(one.number, table.tasks(tasks), name=one.graph.name, priority=one.priority)
+            SnapshotJob(
+                one.number,
+                table.tasks(tasks),
+                name=one.graph.name,
+                priority=one.priority,
+                started=one.status == RUNNING,
+            )
             for one, tasks in present
         ]
         came = [(asked_s - at_s, tasks) for at_s, tasks in list(self._arrived) if asked_s - at_s < RECENT_S]

@@ -34,7 +34,7 @@ from symphony.problem.errors import (
     UnavailableError,
     UnknownJobError,
 )
-from symphony.runtime.jobs import DONE
+from symphony.runtime.jobs import DONE, RUNNING
 from symphony.runtime.player import Player
 from symphony.runtime.snapshots import KernelTable, TaskSketch
 from symphony.service import graphs, tables, views, wire
@@ -125,6 +125,7 @@ class Futures:
     def _outlook(self, played: Played, job: ServiceJob, share: float) -> tuple[Outlook, list[Forecast]]:
         n, now = played.index[job.id], time.time()
         one = played.snapshot.jobs[n]
+        one = one._replace(started=one.started or self._service.running.status(job) == RUNNING)
         found, made = outlook_of(self.record, played.outcome, n, one, now, share, now - played.at_s)
         if job.steps and (trained := self._trained(job, share)) is not None:
             return outlook(job.id, *trained, runs=trained[0].high <= 0), []
@@ -263,7 +264,13 @@ class Futures:
                 waits = tuple(service.running.waits_for(job))
                 present.append(
                     SnapshotJob(
-                        job.id, table.tasks(tasks), job.user, job.name, levels.get(job.id, job.priority), after=waits
+                        job.id,
+                        table.tasks(tasks),
+                        job.user,
+                        job.name,
+                        levels.get(job.id, job.priority),
+                        after=waits,
+                        started=service.running.status(job) == RUNNING,
                     )
                 )
         now = time.time()

@@ -98,6 +98,11 @@ class Browser:
     # --- the protocol
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        answer = self._ask(method, parameters)
+        assert "error" not in answer, (method, answer["error"])
+        return answer["result"]
+
+    def _ask(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -107,9 +112,7 @@ class Browser:
         deadline = time.monotonic() + SECONDS
         while wanted not in self._answers:
             self._receive(deadline)
-        answer = self._answers.pop(wanted)
-        assert "error" not in answer, (method, answer["error"])
-        return answer["result"]
+        return self._answers.pop(wanted)
 
     def _receive(self, deadline: float) -> None:
         ready, _, _ = select.select([self._read_from], [], [], max(deadline - time.monotonic(), 0.0))
@@ -159,7 +162,8 @@ class Browser:
         """Wait until an expression is true; its value, which is {} for an element."""
         deadline = time.monotonic() + SECONDS
         while True:
-            answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+            asked = {"expression": script, "returnByValue": True, "awaitPromise": True}
+            answer = self._ask("Runtime.evaluate", asked).get("result", {})  # none if the page was left meanwhile
             value = answer.get("result", {}).get("value")
             if "exceptionDetails" not in answer and (value or value == {}):
                 return value
@@ -170,8 +174,18 @@ class Browser:
         return str(self.run("document.body.innerText"))
 
     def press(self, selector: str) -> None:
-        click = "dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}))"
-        self.run(f"document.querySelector({json.dumps(selector)}).{click}")
+        """Click with the mouse: where an element is when the button goes down, and there again when it goes up."""
+        here = self.until(f"""(() => {{
+          const one = document.querySelector({json.dumps(selector)});
+          one.scrollIntoView({{block: "nearest"}});
+          const box = one.getBoundingClientRect();
+          return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()""")
+        self.mouse("mousePressed", *here)
+        self.mouse("mouseReleased", *here)
+
+    def mouse(self, kind: str, x: float, y: float) -> None:
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def key(self, name: str) -> None:
         for kind in ("keyDown", "keyUp"):

@@ -22,7 +22,6 @@ from tests.service.kernels import add, one, rave, wait_for
 from tests.service.places import SECONDS, Place, place
 
 AXE = Path(__file__).with_name("axe-4.14.0.min.js.gz")
-pytestmark = pytest.mark.slow  # on cores that other tests use, updates of a page and clicks still race
 
 EVIL = "<script>window.hacked=1</script>\"'><img src=x onerror=hacked=1>"
 
@@ -128,7 +127,7 @@ def test_the_picture_and_the_timeline_follow_what_runs(visit: Visit) -> None:
     page = visit.page
     visit.open("/ui/")
     page.until("document.querySelector('#connection').textContent === 'live'")
-    assert page.run("document.querySelector('#d0 tspan').textContent") == "0"
+    page.until("document.querySelector('#d0 tspan').textContent === '0'")  # the job before has really ended
     job = visit.cluster.submit(one(wait_for, str(visit.folder / "soon")))
     page.until("document.querySelector('#d0 tspan').textContent === '1'")
     page.until("[...document.querySelectorAll('.machine title')].some((one) => one.textContent.includes('ours 50%'))")
@@ -154,10 +153,72 @@ def test_a_page_can_be_used_by_keyboard(visit: Visit) -> None:
     page.run("document.querySelector('nav a[href=\"/ui/jobs\"]').focus()")
     page.key("Enter")
     page.until("location.pathname === '/ui/jobs'")
-    page.run("document.querySelector('#live a').focus()")
+    page.until("document.querySelector('#live a')")
+    page.run("window.link = document.querySelector('#live a'); link.focus()")
     visit.cluster.submit(one(add, 1)).result(SECONDS)
     page.until("document.querySelectorAll('#live tbody tr').length > 2")
-    assert page.run("document.activeElement.id").startswith("job-")  # an update does not take the focus away
+    assert page.run("document.activeElement === link")  # an update does not take the focus away
+
+
+def test_a_click_during_an_update_is_not_lost(visit: Visit) -> None:
+    page = visit.page
+    waits = visit.cluster.submit(one(wait_for, str(visit.folder / "never")))
+    visit.open("/ui/jobs")
+    here = page.until(f"""(() => {{
+      const box = document.querySelector("#cancel-{waits.id}").getBoundingClientRect();
+      return [box.x + box.width / 2, box.y + box.height / 2];
+    }})()""")
+    page.until("document.querySelector('#connection').textContent === 'live'")
+    page.mouse("mousePressed", *here)
+    page.requests.clear()
+    another = visit.cluster.submit(one(add, 1))  # its row comes above the button
+    another.result(SECONDS)
+    page.until("performance.getEntriesByType('resource').at(-1).name.includes('/ui/jobs')")
+    page.run("new Promise((then) => requestAnimationFrame(() => setTimeout(then)))")
+    page.mouse("mouseReleased", *here)
+    assert waits.wait(SECONDS) and waits.status == "cancelled"
+    page.until(f"document.querySelector('#row-{waits.id} .s-cancelled') && document.querySelector('#row-{another.id}')")
+    assert page.problems == [f"dialog: Cancel job {waits.id}?"]
+    page.problems.clear()
+
+
+def test_a_question_what_if_is_answered_and_wrong_names_are_refused_at_once(visit: Visit) -> None:
+    page = visit.page
+    waits = visit.cluster.submit(one(wait_for, str(visit.folder / "never")))
+    page.until("true")
+    visit.open("/ui/whatif")
+    for field, wrong, names in (("without", "hree", "here"), ("fail", "nowhere", "here"), ("more", "3×gpu9", "small")):
+        page.run(
+            f"document.querySelector('#whatif').reset(); document.querySelector('[name={field}]').value = '{wrong}'"
+        )
+        page.requests.clear()
+        page.press("#whatif button")
+        said = page.until("document.querySelector('#answer .problem')?.parentElement.innerText")
+        assert wrong.removeprefix("3×") in said and names in said.split("\n", 1)[1], said
+        assert len(page.requests) == 1, page.requests  # the question itself was refused
+        page.run("document.querySelector('#answer').replaceChildren()")
+    page.run("document.querySelector('#whatif').reset(); document.querySelector('[name=more]').value = '2×small'")
+    page.press("#whatif button")
+    said = page.until("document.querySelector('#answer table') && document.querySelector('#answer').innerText")
+    assert "2 more small" in said and "mean time to completion" in said and "wait_for" in said
+    assert page.run("document.querySelectorAll('#answer table')[0].querySelectorAll('thead th').length") == 4
+    visit.open("/ui/jobs")
+    page.press("summary")
+    page.until(f"document.querySelector('#forecasts a[href=\"/ui/jobs/{waits.id}\"]')")
+    waits.cancel()
+
+
+def test_what_changed_before_the_stream_was_open_is_shown(visit: Visit) -> None:
+    page = visit.page
+    page.call("Network.setBlockedURLs", urls=["*/ui/events*"])
+    visit.open("/ui/jobs")
+    page.until("document.querySelector('#connection').textContent === 'not connected'")
+    job = visit.cluster.submit(one(add, 1))
+    job.result(SECONDS)
+    page.call("Network.setBlockedURLs", urls=[])
+    page.run("window.same = true")
+    page.until(f"window.same && document.querySelector('#row-{job.id} .s-done')")
+    page.problems.clear()  # the browser says what was blocked
 
 
 def test_other_sites_see_nothing_and_change_nothing(visit: Visit) -> None:
@@ -175,8 +236,8 @@ def test_other_sites_see_nothing_and_change_nothing(visit: Visit) -> None:
             )
             assert page.run(read) == ""
             page.run("document.forms[0].submit()")
-            page.until("location.pathname.endsWith('cancel')")
-            assert "another site" in page.text() and job.status in ("waiting", "running")
+            page.until("location.pathname.endsWith('cancel') && document.body.innerText.includes('another site')")
+            assert job.status in ("waiting", "running")
     page.open(f"http://evil.test:{port}/ui/jobs")  # a name that leads to this address
     assert "unknown host name" in page.text() and "wait_for" not in page.text()
     page.problems.clear()  # the browser says that these requests were refused

@@ -121,10 +121,10 @@ def test_nonsense_and_oversized_requests_are_refused_in_words(here: Place, ann: 
 
 def test_the_log_goes_on_where_it_was(ann: Visitor) -> None:
     text = ann.get("/ui/jobs/3/log")
-    assert "accepted" in text and 'hx-trigger="refresh from:body"' in text
-    rest = re.search(r"hx-get=\"([^\"]+)\"", text)
+    assert "accepted" in text and "data-next" in text
+    rest = re.search(r"data-next=\"([^\"]+)\"", text)
     assert rest is not None and "accepted" not in ann.get(rest[1])
-    assert "hx-get" not in ann.get("/ui/jobs/2/log")  # it has ended
+    assert "data-next" not in ann.get("/ui/jobs/2/log")  # it has ended
 
 
 def test_every_static_file_is_there(ann: Visitor) -> None:

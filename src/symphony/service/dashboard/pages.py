@@ -270,7 +270,7 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
                 found.append(await api(request, "GET", f"/v1/jobs/{number}/when"))
         except SymphonyError as error:
             problem = f"{error.message}; {error.hint}"
-        return page(request, "forecasts.html", jobs=found, problem=problem, left=len(mine) - len(found))
+        return page(request, "forecasts.html", jobs=found, problem=problem, left=len(mine) - len(found), of_all=of_all)
 
     @router.get("/ui/jobs/{number}")
     async def job_page(request: Request, number: Number, at: Page = 1) -> Response:
@@ -291,14 +291,14 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
 
     @router.get("/ui/jobs/{number}/when")
     async def job_when(request: Request, number: Number) -> Response:
-        reader(request)
+        job = service.job(reader(request), number)
         found = {}
         for question in ("when", "why"):
             try:
                 found[question] = await api(request, "GET", f"/v1/jobs/{number}/{question}")
             except SymphonyError as error:
                 found[question] = {"text": f"{error.message}; {error.hint}"}
-        return page(request, "when.html", number=number, **found)
+        return page(request, "when.html", number=number, over=job.over, **found)
 
     @router.get("/ui/jobs/{number}/log")
     async def job_log(

@@ -3,9 +3,9 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const get = (address) => fetch(address, { headers: { "hx-request": "true" } }).then((answer) => {
+  const get = (address, as = "json") => fetch(address, { headers: { "hx-request": "true" } }).then((answer) => {
     if (answer.status === 401) location.assign("/ui/login");
-    return answer.ok ? answer.json() : Promise.reject(new Error(`${answer.status}`));
+    return answer.ok ? answer[as]() : Promise.reject(new Error(`${answer.status}`));
   });
 
   // ------------------------------------------------------------------------------------------------------- login
@@ -27,12 +27,14 @@
   function connect() {
     const machines = document.body.dataset.machines;
     stream = new EventSource(address + (machines ? `?${new URLSearchParams({ machines })}` : ""));
-    stream.onopen = () => say("live");
-    stream.onerror = () => say("not connected");
-    stream.addEventListener("change", () => {
-      htmx.trigger(document.body, "refresh");
-      document.dispatchEvent(new Event("refreshed"));
-    });
+    stream.onopen = () => { say("live"); refresh(); }; // what changed before it was open is not in the stream
+    stream.onerror = () => {
+      say("not connected");
+      if (stream.readyState !== EventSource.CLOSED) return; // else the browser tries again by itself
+      stream = null;
+      setTimeout(follow, 2000);
+    };
+    stream.addEventListener("change", refresh);
     stream.addEventListener("rows", (event) => Object.entries(JSON.parse(event.data)).forEach(drawRow));
   }
   function follow() {
@@ -42,6 +44,7 @@
   if (address) {
     follow();
     document.addEventListener("visibilitychange", follow);
+    addEventListener("load", () => { document.querySelectorAll("#when").forEach(update); document.querySelectorAll(".log").forEach(read); });
   }
   function drawRow([id, value]) {
     const node = byId(id);
@@ -57,6 +60,66 @@
     node.setAttribute("fill-opacity", opacity);
     const title = node.parentNode.querySelector("title");
     title.textContent = `${title.textContent.split(": ")[0]}: ${text}`;
+  }
+
+  // Parts with `data-live` are asked for again after each change, and changed in place: what is pressed, focused or
+  // scrolled stays as it is. `data-every`: seconds between two updates, at least; `data-poll`: also without a change.
+  const states = new WeakMap();
+  function refresh() {
+    document.querySelectorAll("[data-live]").forEach(update);
+    document.querySelectorAll(".log").forEach(read);
+    document.dispatchEvent(new Event("refreshed"));
+  }
+  // One call at a time for each element, and one more afterwards if there was another reason meanwhile.
+  const oneByOne = (work) => function call(element) {
+    if (!states.has(element)) states.set(element, { busy: false, again: false });
+    const state = states.get(element);
+    if (state.busy) { state.again = true; return; }
+    state.busy = true;
+    work(element).catch(() => say("not connected")).finally(() => {
+      setTimeout(() => {
+        state.busy = false;
+        if ((state.again || "poll" in element.dataset) && element.isConnected) { state.again = false; call(element); }
+      }, 1000 * (element.dataset.every || 0));
+    });
+  };
+  const update = oneByOne(async (part) => {
+    if (document.hidden || part.closest("details:not([open])")) return;
+    const found = (await fragment(part.dataset.live)).getElementById(part.id);
+    await released;
+    if (found) morph(part, found);
+  });
+  const fragment = (address) => get(address, "text").then((text) => new DOMParser().parseFromString(text, "text/html"));
+  document.body.addEventListener("refresh", refresh);
+  document.addEventListener("toggle", (event) => event.target.querySelectorAll("[data-live]").forEach(update), true);
+
+  // While a button is pressed nothing moves: a press on one element that ends on another one is no click.
+  let released = Promise.resolve(), release = () => {};
+  addEventListener("pointerdown", () => { release(); released = new Promise((resolve) => { release = resolve; }); }, true);
+  for (const name of ["pointerup", "pointercancel", "blur"]) addEventListener(name, () => setTimeout(release), true);
+
+  // Make an element like another one, and keep what is alike. Elements with an id are matched by it.
+  function morph(old, fresh) {
+    for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    const named = new Map([...old.children].filter((one) => one.id).map((one) => [one.id, one]));
+    const wanted = new Set([...fresh.children].map((one) => one.id));
+    for (const [id, one] of named) if (!wanted.has(id)) one.remove();
+    let next = old.firstChild;
+    for (const one of [...fresh.childNodes]) {
+      const same = one.id ? named.get(one.id) : next && !next.id && next.nodeName === one.nodeName ? next : null;
+      if (!same) {
+        const added = old.insertBefore(document.importNode(one, true), next);
+        if (added.nodeType === Node.ELEMENT_NODE) htmx.process(added);
+        continue;
+      }
+      while (next && next !== same && !next.id) { const after = next.nextSibling; next.remove(); next = after; }
+      if (same === next) next = next.nextSibling;
+      else old.insertBefore(same, next);
+      if (one.nodeType === Node.ELEMENT_NODE) morph(same, one);
+      else if (same.data !== one.data) same.data = one.data;
+    }
+    while (next) { const after = next.nextSibling; next.remove(); next = after; }
   }
 
   // htmx does not keep links within SVG from being followed.
@@ -82,7 +145,10 @@
     }, columns.map(() => []), place);
     const update = () => {
       if (!place.isConnected) { clearInterval(timer); plot.destroy(); return; }
-      if (!document.hidden) get(place.dataset.history).then((found) => plot.setData(columns.map((name) => found[name]))).catch(() => say("not connected"));
+      if (!document.hidden) get(place.dataset.history).then((found) => {
+        plot.setData(columns.map((name) => found[name]));
+        if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: found.time.length - 1 }, false);
+      }).catch(() => say("not connected"));
     };
     const timer = setInterval(update, 2000);
     update();
@@ -92,15 +158,18 @@
   document.addEventListener("htmx:afterSettle", (event) => begin(event.detail.elt.parentNode || document));
 
   // ------------------------------------------------------------------------------------------------------ output
-  // The log stays at its end, unless the reader has scrolled up.
+  // The last line of a log that goes on says where. The log stays at its end, unless the reader has scrolled up.
+  const read = oneByOne(async (log) => {
+    for (let mark = log.querySelector("[data-next]"), more = true; mark && more; mark = log.querySelector("[data-next]")) {
+      const lines = (await fragment(mark.dataset.next)).body;
+      const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+      mark.replaceWith(...lines.childNodes);
+      if (atEnd) log.scrollTop = log.scrollHeight;
+      more = log.querySelector("[data-next][data-more]") !== null;
+    }
+  });
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.target.id === "answer") event.detail.shouldSwap = true; // also what is wrong with a question
-    const log = event.detail.target.closest(".log");
-    if (log) log.dataset.end = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  });
-  document.addEventListener("htmx:afterSettle", () => {
-    const log = document.querySelector(".log");
-    if (log && log.dataset.end === "true") log.scrollTop = log.scrollHeight;
   });
 
   // ---------------------------------------------------------------------------------------------------- timeline
@@ -193,7 +262,7 @@
       pen.fillRect(x(t), TOP - 6, 1, 4);
     }
     const text = `${drawn} runs on ${by.size} of ${devices.length} devices, from ${new Date(1000 * start).toISOString().slice(0, 19).replace("T", " ")}, ${Math.round(view.span)} s${view.end === null ? ", following now" : ""}`;
-    if (byId("timeline-text").textContent !== text && (view.end !== null || !draw.said || now() - draw.said > 5)) { byId("timeline-text").textContent = text; draw.said = now(); }
+    if (byId("timeline-text").textContent !== text && (view.end !== null || !draw.said || now() - draw.said > 5)) { byId("timeline-text").textContent = text; draw.said = drawn ? now() : 0; }
   }
   const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
   function zoom(factor, at = 0.5) {
