@@ -1,4 +1,4 @@
-"""The network in NumPy decides as the compiled program does, on random scenarios, decision by decision.
+"""The network in NumPy, and natively, decides as the compiled program does, on random scenarios, decision by decision.
 
 The two round differently, so that actions with nearly equal scores could change places; loads that differ from row to
 row keep them apart here.
@@ -21,7 +21,8 @@ from symphony.policies import Budgeted, LateBinding, Learned, Network, named
 from symphony.policies.features import extract_features
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.runtime.budget import HEURISTIC, NETWORK, Budget
-from symphony.runtime.plain_network import PlainNetwork
+from symphony.runtime.native import NativeNetwork, library
+from symphony.runtime.plain_network import PlainAction, PlainNetwork
 from symphony.runtime.plain_turn import PlainCore
 from symphony.runtime.turn import observe
 from symphony.scheduling.clock import Amount
@@ -55,13 +56,20 @@ def compiled_features(core: Core, t: TopologyArrays, w: WorkloadArrays, now: Any
     return extract_features(observe(core, t, w, moment, prepared), *shipped().network.sizes.counts)  # type: ignore[arg-type]
 
 
-class Compared(PlainNetwork):
-    """Compares its features with those of the compiled program."""
+class Compared:
+    """A network that compares its features with those of the compiled program."""
 
     compared = 0
 
+    def decide(self, core: PlainCore) -> PlainAction:
+        before = self.compared
+        action = super().decide(core)  # type: ignore[misc]
+        if self.compared == before:  # decided without them
+            self.features(core)
+        return action
+
     def features(self, core: PlainCore, devices: Any = None) -> Any:
-        mine, workload = super().features(core, devices), core.workload
+        mine, workload = super().features(core, devices), core.workload  # type: ignore[misc]
         whole = int(core.now_s)
         now = Amount(jnp.asarray(whole, jnp.int32), jnp.asarray(core.now_s - whole, jnp.float32))
         theirs = jax.tree.map(np.asarray, compiled_features(core.core(), workload.t, workload.w, now, *core.background))
@@ -90,12 +98,27 @@ class Compared(PlainNetwork):
         return mine
 
 
+class ComparedPlain(Compared, PlainNetwork):
+    """In NumPy."""
+
+
+class ComparedNative(Compared, NativeNetwork):
+    """In `native.c`."""
+
+
+needs_native = pytest.mark.skipif(library() is None, reason="native.c was not compiled")
+NETWORKS = [ComparedPlain, pytest.param(ComparedNative, marks=needs_native)]
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
 @pytest.mark.parametrize("policy", [shipped, untrained])
-def test_features_and_decisions_are_those_of_the_compiled_program(policy: Callable[[], Learned]) -> None:
+def test_features_and_decisions_are_those_of_the_compiled_program(
+    policy: Callable[[], Learned], kind: Callable[[LateBinding], Any]
+) -> None:
     by_network = by_heuristic = saved = 0
     late = LateBinding(policy())
     for seed, least_s in enumerate((0.0, 0.6, 0.0)):
-        network = Compared(late)
+        network = kind(late)
         budget = Budget(network, least_s, fall_back=lambda reason, text: pytest.fail(f"{reason}: {text}"))
         both = Both(TOPOLOGIES["machine"], seed, Budgeted(late, least_s), budget, preemptible=True)
         random_turns(both, 60)
