@@ -45,7 +45,7 @@ enum { ROW_COLUMNS = 3, OTHER_COLUMNS = 4 };
     A(i4, in_source) A(f4, in_bytes) A(f4, isolated) A(i1, preemptible) A(f4, checkpoint) A(f4, restore)               \
     /* core */                                                                                                         \
     A(i4, job) A(i4, graph) A(i4, home) A(i4, priority) A(f8, arrived) A(i4, unfinished)                               \
-    A(i1, status) A(i4, workers) A(i4, runs_on) A(i4, inputs_left) A(i1, resumed) A(f8, held) A(i4, copies)            \
+    A(i1, status) A(i4, workers) A(i4, runs_on) A(i4, inputs_left) A(i4, first_device) A(i1, resumed) A(f8, held) A(i4, copies)            \
     A(i1, up) A(i4, lanes_free) A(i4, queued) A(f8, queued_s) A(i4, memory_free)                                       \
     A(i4, lane_holds) A(f8, lane_since) A(f8, lane_estimate) A(f4, background) A(f4, deviation)                        \
     F(now_s) I(placing) I(placed) I(busy) A(i4, taken)                                                                 \
@@ -74,7 +74,7 @@ enum { ROW_COLUMNS = 3, OTHER_COLUMNS = 4 };
     /* answers */                                                                                                      \
     I(action) I(action_gang) I(action_device) F(wait_s) I(may_wait) I(candidates) I(choices) I(others)                 \
     A(i4, candidate) A(f4, gang_features) A(i4, pair_device) A(i1, pair_allowed) A(f4, pair_features)                  \
-    A(f4, device_features) A(f4, scene) A(i4, victim) A(i4, victim_device) A(f4, victim_features)                      \
+    A(f4, row_shown) A(f4, device_features) A(f4, scene) A(i4, victim) A(i4, victim_device) A(f4, victim_features)                      \
     A(f4, other_features)
 
 #define INT_FIELD(name) i8 name;
@@ -587,7 +587,7 @@ static void other_actions(Tables *x, int allowed) {
             if (x->others < MAX_PREEMPTS) x->others++;
             for (i8 i = x->others - 1; i > at; i--)
                 most[i] = most[i - 1], x->victim[i] = x->victim[i - 1], x->victim_device[i] = x->victim_device[i - 1];
-            most[at] = left, x->victim[at] = gang, x->victim_device[at] = device;
+            most[at] = left, x->victim[at] = gang, x->victim_device[at] = x->first_device[gang];
         }
     candidate_features(x, x->victim, x->others, x->victim_features);
     for (i8 i = 0; i < x->others; i++) {
@@ -671,9 +671,9 @@ void native_features(Tables *x) {
     look_at_rows(x);
     see(x, &s);
     for (i8 row = 0; row < x->rows; row++) {
-        x->row_features[row * ROW_COLUMNS] = log1p_part(x, x->own[row]);
-        x->row_features[row * ROW_COLUMNS + 1] = log1p_part(x, x->background[row]);
-        x->row_features[row * ROW_COLUMNS + 2] = log1p_part(x, x->deviation[row]);
+        x->row_shown[row * ROW_COLUMNS] = log1p_part(x, x->own[row]);
+        x->row_shown[row * ROW_COLUMNS + 1] = log1p_part(x, x->background[row]);
+        x->row_shown[row * ROW_COLUMNS + 2] = log1p_part(x, x->deviation[row]);
     }
 }
 
@@ -888,6 +888,6 @@ void native_decide(Tables *x) {
         x->action = PLACE, x->action_gang = x->candidate[at / x->choices], x->action_device = x->pair_device[at];
         if (x->late && x->placing < 0) bind_late(x, scores);
     } else if (other >= waits) {
-        x->action = PREEMPT, x->action_gang = x->victim[victim];
+        x->action = PREEMPT, x->action_gang = x->victim[victim], x->action_device = -1;
     }
 }

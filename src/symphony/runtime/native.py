@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from symphony.policies.features import MAX_LOG, DeviceColumn, GangColumn, OtherColumn, PairColumn, RowColumn, SceneColumn
+from symphony.policies.features import (
+    MAX_LOG,
+    DeviceColumn,
+    GangColumn,
+    OtherColumn,
+    PairColumn,
+    RowColumn,
+    SceneColumn,
+)
 from symphony.policies.late_binding import MAX_BACKLOG_S, LateBinding
 from symphony.policies.learned import MASKED_SCORE, STANDARD, Learned, Memory
 from symphony.problem.arrays import KIND_INDEX, TopologyArrays
@@ -46,7 +54,7 @@ RULES = {
 }
 CORE_FIELDS = (
     *("job", "graph", "home", "priority", "arrived", "unfinished"),
-    *("status", "workers", "runs_on", "inputs_left", "resumed", "held", "copies"),
+    *("status", "workers", "runs_on", "inputs_left", "first_device", "resumed", "held", "copies"),
     *("up", "lanes_free", "queued", "queued_s", "memory_free", "lane_holds", "lane_since", "lane_estimate"),
 )
 WORKLOAD_FIELDS = (
@@ -84,12 +92,36 @@ def suits_native(t: TopologyArrays) -> bool:
     return library() is not None and len(t.kind_memory) <= MAX_KINDS and bool((np.diff(lanes) >= 0).all())
 
 
+class Fields:
+    """Values of fields, ready to be set: numbers, and arrays, which must stay where they are."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values, bits = values, []
+        for name, value in values.items():
+            kind = _layout()[name][1]
+            if kind == "i8":
+                bits.append(int(value))
+            elif kind == "f8":
+                bits.append(int(np.float64(value).view(np.int64)))
+            else:
+                wanted = np.dtype(TYPES[kind[:-1]])
+                size = value.itemsize if isinstance(value, array) else value.dtype.itemsize
+                assert size == wanted.itemsize, name
+                bits.append(value.buffer_info()[0] if isinstance(value, array) else value.ctypes.data)
+        self.at, self.bits = np.array([_layout()[name][0] for name in values]), np.array(bits, np.int64)
+
+    @staticmethod
+    def converted(**values: Any) -> Fields:
+        """Arrays as copies of the right type where they have another."""
+        types = {name: TYPES[_layout()[name][1][:-1]] for name in values}
+        return Fields(**{name: np.ascontiguousarray(value, types[name]) for name, value in values.items()})
+
+
 class NativeTables:
     """The structure that `native.c` works on, for one core."""
 
     def __init__(self, core: PlainCore) -> None:
-        self._layout = _layout()
-        self._ints = np.zeros(len(self._layout), np.int64)
+        self._ints = np.zeros(len(_layout()), np.int64)
         self._reals = self._ints.view(np.float64)
         self._kept: dict[str, Any] = {}  # what the pointers point at
         self._address = self._ints.ctypes.data
@@ -102,42 +134,20 @@ class NativeTables:
         )
         self._set_topology(core.workload.t)
         self._set_workload(core.workload, core.one_memory)
-        self.set(**RULES)
-        for name in CORE_FIELDS:
-            self.set(**{name: getattr(core, name)})
+        self.set(**RULES, **{name: getattr(core, name) for name in CORE_FIELDS})
         self._make_room()
         (self._now, self._placing, self._placed, self._busy, self._action, self._gang, self._device, self._wait) = (
-            self._layout[name][0]
-            for name in (
-                *("now_s", "placing", "placed", "busy", "action", "action_gang", "action_device", "wait_s"),
-            )
+            _layout()[name][0]
+            for name in ("now_s", "placing", "placed", "busy", "action", "action_gang", "action_device", "wait_s")
         )
 
-    def set(self, **values: Any) -> None:
-        """Numbers, or arrays of the right type, which must stay where they are."""
-        for name, value in values.items():
-            number, kind = self._layout[name]
-            if not kind.endswith("*"):
-                (self._ints if kind == "i8" else self._reals)[number] = value
-                continue
-            wanted = np.dtype(TYPES[kind[:-1]])
-            if isinstance(value, array):
-                assert value.itemsize == wanted.itemsize, name
-                self._ints[number] = value.buffer_info()[0]
-            else:
-                if value.dtype == bool:
-                    value = value.view(np.int8)
-                assert value.dtype == wanted and value.flags.c_contiguous, (name, value.dtype)
-                self._ints[number] = value.__array_interface__["data"][0]
-            self._kept[name] = value
-
-    def convert(self, **values: Any) -> None:
-        """Set arrays, converted to the right type: changes of the originals may not be seen."""
-        for name, value in values.items():
-            self.set(**{name: np.ascontiguousarray(value, TYPES[self._layout[name][1][:-1]])})
+    def set(self, *some: Fields, **values: Any) -> None:
+        for fields in (*some, Fields(**values)) if values else some:
+            self._ints[fields.at] = fields.bits
+            self._kept.update(fields.values)
 
     def __getitem__(self, name: str) -> Any:
-        number, kind = self._layout[name]
+        number, kind = _layout()[name]
         return self._kept[name] if kind.endswith("*") else (self._ints if kind == "i8" else self._reals).item(number)
 
     def _set_topology(self, t: TopologyArrays) -> None:
@@ -145,16 +155,16 @@ class NativeTables:
         self.set(devices=devices, hops=hops, rows=len(t.capacity), lanes=len(t.lane_device), kinds=len(t.kind_memory))
         self.set(existing=int(t.exists.sum()), total_slots=max(int(t.slots.sum()), 1))
         names = "device_kind slots place peers route_row route_kind route_spans exists capacity latency kind_memory"
-        self.convert(**{name: getattr(t, name) for name in names.split()})
-        self.convert(route_used=t.row_group[t.route_row] >= 0)
-        self.convert(lane_start=np.searchsorted(t.lane_device, np.arange(devices + 1)))
+        self.set(Fields.converted(**{name: getattr(t, name) for name in names.split()}))
+        lanes = np.searchsorted(t.lane_device, np.arange(devices + 1))
+        self.set(Fields.converted(route_used=t.row_group[t.route_row] >= 0, lane_start=lanes))
 
     def _set_workload(self, workload: LiveWorkload, one_memory: bool) -> None:
         w = workload.tables
         self.set(**{name: getattr(w, name) for name in WORKLOAD_FIELDS}, demand=w.demand_fixed)
         self.set(preemptible=w.preemptible, resources=w.demand_fixed.shape[2], edges=w.in_source.shape[1], fan=w.fan)
         self.set(jobs=workload.shapes.jobs, tasks=workload.shapes.tasks, one_memory=one_memory)
-        self.convert(is_compute=np.arange(w.demand_fixed.shape[2]) == KIND_INDEX["compute"])
+        self.set(Fields.converted(is_compute=np.arange(w.demand_fixed.shape[2]) == KIND_INDEX["compute"]))
 
     def _make_room(self) -> None:
         devices, rows, jobs = self["devices"], self["rows"], self["jobs"]
@@ -166,7 +176,7 @@ class NativeTables:
             **dict.fromkeys(("queue_mean", "queue_least", "queue_std", "queue_stamp"), devices),
             **{"contention": 5 * candidates * devices, "pair_stamp": candidates * devices},
             **{"bandwidth": len(SPANS) * devices, "bandwidth_stamp": devices, "device_stamp": devices},
-            **dict.fromkeys(("row_seen", "row_features"), rows * len(RowColumn)),
+            **dict.fromkeys(("row_seen", "row_features", "row_shown"), rows * len(RowColumn)),
             **dict.fromkeys(("row_first", "row_second"), rows * width),
             **dict.fromkeys(("device_first", "device_down", "device_last"), devices * width),
             **{"device_pair": devices * 2 * width, "device_features": devices * len(DeviceColumn)},
@@ -178,8 +188,7 @@ class NativeTables:
             **{"pair_features": candidates * choices * len(PairColumn), "other_features": victims * len(OtherColumn)},
             **{"victim": victims, "victim_device": victims, "victim_features": victims * len(GangColumn)},
         }
-        for name, size in room.items():
-            self.set(**{name: np.zeros(size, TYPES[self._layout[name][1][:-1]])})
+        self.set(**{name: np.zeros(size, TYPES[_layout()[name][1][:-1]]) for name, size in room.items()})
         self["row_seen"][:] = -1  # nothing was seen yet
 
     def _see(self, core: PlainCore) -> None:
@@ -225,57 +234,66 @@ class NativeNetwork(PlainNetwork):
             getattr(sizes, name) == value for name, value in vars(STANDARD).items() if name != "sharpness"
         )
 
-    def decide(self, core: PlainCore) -> PlainAction:
-        """The action with the highest score. There must be a gang that may be placed."""
-        tables = core.native
-        if tables is None:
-            return super().decide(core)
-        self.prepare(core.workload)
-        if tables.owner != (self, self._version):
-            self._bind(tables)
-        return tables.decide(core)
-
-    def _bind(self, tables: NativeTables) -> None:
-        """Set the fields that depend on the weights and on the graphs."""
-        if tables.owner[0] is not self:
-            self.memory = Memory(*(np.array(part, np.float32) for part in self.memory))  # changed in place
-            tables.set(hidden=self.memory.hidden, cell=self.memory.cell)
-            self._bind_weights(tables)
-        tables.owner = self, self._version
-        tables.set(scale=self._scale, any_preemptible=self._any_preemptible, known_tasks=self._tasks)
-        tables.convert(gang_table=self._gang_table, best=self._best, tail=self._tail, inputs=self._inputs)
-        tables.convert(fastest_s=self._fastest_s, nodes=self._nodes, slower_kind=self._device_table[DeviceColumn.SLOWER_KIND])
-
-    def _bind_weights(self, tables: NativeTables) -> None:
-        n, routes = self.network, self._routes
-        columns, topology = len(RowColumn), n.topology
-        static = routes.row_inputs[:, columns:] @ topology.row.weight[columns:] + topology.row.bias
-        tables.convert(row_static=static, w_row=topology.row.weight[:columns])
-        tables.convert(row_from=routes.to_rows.indptr, row_device=routes.to_rows.indices)
-        tables.convert(device_from=routes.to_devices.indptr, device_row=routes.to_devices.indices)
+    def _use(self, workload: LiveWorkload) -> None:
+        super()._use(workload)
+        n, routes, weights = self.network, self._routes, {}
+        columns, topology, size = len(RowColumn), n.topology, n.sizes.memory
         layers = {"device": topology.device, "up": topology.up, "down": topology.down, "again": topology.again}
         layers |= {name: getattr(n, name) for name in ("gang", "pair", "pair_gang", "pair_device", "pair_scene")}
-        for name in ("score", "other", "waiting"):
-            mlp = n.other_action if name == "other" else getattr(n, name)
+        for name, mlp in (("score", n.score), ("other", n.other_action), ("waiting", n.waiting)):
             layers |= {f"{name}{number}": layer for number, layer in enumerate(mlp.layers)}
         for name, layer in layers.items():
-            tables.convert(**{f"w_{name}": layer.weight, f"b_{name}": layer.bias})
-        tables.convert(w_scene=n.scene.weight, b_scene=n.scene.bias + self._objective @ n.objective)
-        size = len(self.memory.hidden)
-        for name, weight in (("w_ih", n.lstm.weight_ih), ("w_hh", n.lstm.weight_hh)):  # by gate: [before, after]
-            tables.convert(**{name: weight.reshape(4, size, -1).transpose(0, 2, 1)})
-        tables.convert(b_lstm=n.lstm.bias)
-        tables.set(late=self._late, regret=math.exp(n.regret), remaining=n.remaining, critical=n.critical)
-        tables.set(queue=n.queue, apart=n.apart, idle_bias=n.idle)
+            weights |= {f"w_{name}": layer.weight, f"b_{name}": layer.bias}
+        for name, weight in (("w_ih", n.lstm.weight_ih), ("w_hh", n.lstm.weight_hh)):
+            weights[name] = weight.reshape(4, size, -1).transpose(0, 2, 1)  # by gate: [before, after]
+        static = routes.row_inputs[:, columns:] @ topology.row.weight[columns:] + topology.row.bias
+        arrays = Fields.converted(
+            **weights,
+            b_lstm=n.lstm.bias,
+            w_scene=n.scene.weight,
+            b_scene=n.scene.bias + self._objective @ n.objective,
+            w_row=topology.row.weight[:columns],
+            row_static=static,
+            row_from=routes.to_rows.indptr,
+            row_device=routes.to_rows.indices,
+            device_from=routes.to_devices.indptr,
+            device_row=routes.to_devices.indices,
+        )
+        numbers = {name: getattr(n, name) for name in ("remaining", "critical", "queue", "apart")}
+        self._weights = arrays, Fields(**numbers, late=self._late, regret=math.exp(n.regret), idle_bias=n.idle)
+
+    def _prepare(self, workload: LiveWorkload) -> None:
+        super()._prepare(workload)
+        numbers = Fields(scale=self._scale, any_preemptible=self._any_preemptible, known_tasks=self._tasks)
+        names = ["gang_table", "best", "tail", "inputs", "fastest_s", "nodes"]
+        slower = self._device_table[DeviceColumn.SLOWER_KIND]
+        tables = Fields.converted(**{name: getattr(self, f"_{name}") for name in names}, slower_kind=slower)
+        self._graphs = numbers, tables
+
+    def decide(self, core: PlainCore) -> PlainAction:
+        """The action with the highest score. There must be a gang that may be placed."""
+        tables = self._tables(core)
+        return super().decide(core) if tables is None else tables.decide(core)
+
+    def _tables(self, core: PlainCore) -> NativeTables | None:
+        """With the fields that depend on the weights and the graphs; None if the core has none."""
+        tables = core.native
+        if tables is None:
+            return None
+        self.prepare(core.workload)
+        if tables.owner != (self, self._version):
+            if tables.owner[0] is not self:
+                self.memory = Memory(*(np.array(part, np.float32) for part in self.memory))  # changed in place
+                tables.set(*self._weights, hidden=self.memory.hidden, cell=self.memory.cell)
+            tables.set(*self._graphs)
+            tables.owner = self, self._version
+        return tables
 
     def features(self, core: PlainCore, devices: Any = None) -> Any:
         """As `PlainNetwork.features`, for tests."""
-        tables = core.native
+        tables = self._tables(core)
         if tables is None:
             return super().features(core, devices)
-        self.prepare(core.workload)
-        if tables.owner != (self, self._version):
-            self._bind(tables)
         tables.features(core)
         count, choices, others = tables["candidates"], tables["choices"], tables["others"]
         pairs = count * choices
@@ -287,7 +305,7 @@ class NativeNetwork(PlainNetwork):
             return SimpleNamespace(number=number, features=features)
 
         return SimpleNamespace(
-            rows=tables["row_features"].reshape(-1, len(RowColumn)),
+            rows=tables["row_shown"].reshape(-1, len(RowColumn)),
             devices=tables["device_features"].reshape(-1, len(DeviceColumn)),
             gangs=gangs(some("candidate", count), some("gang_features", count, len(GangColumn))),
             pairs=some("pair_features", count, choices, len(PairColumn)),

@@ -1,9 +1,10 @@
-"""Turns in plain Python, of the heuristic (`eft-belief`) or a learned policy: the same state, rules and decisions as the compiled turn.
+"""Turns in plain Python: the same state, rules and decisions as the compiled turn.
 
 A call of a compiled program costs more than short kernels take, and its cost grows with the padded sizes of all arrays.
 Here the cost of an event depends on what the event touches: queues are deques, ready gangs are in a heap. The rules are
-those of `scheduling/instant.py` and `scheduling/advance.py`, the decision is that of `EftBelief`. Tests take the same
-turns with both and compare commands and cores.
+those of `scheduling/instant.py` and `scheduling/advance.py`; the decision is that of `EftBelief`, or of a network
+(`budget.py`). Among many devices, `native.c` decides. Tests take the same turns with both and compare commands and
+cores.
 
 Left out, because no kernel of a live workload has them: reconfiguration, exchange within gangs, and demand by size.
 `suits` says whether a topology can be scheduled here.
@@ -91,6 +92,7 @@ class PlainCore:
         self.status, self.workers, self.runs_on = _bytes(core.status), _ints(core.workers), _ints(core.runs_on)
         self.waiting_for, self.sequence = core.waiting_for.tolist(), core.sequence.tolist()
         self.devices = [[d for d in row if d >= 0] for row in core.device.tolist()]  # of the workers placed so far
+        self.first_device = _ints(core.device[:, 0])  # of the workers placed so far, or before
         self.lanes = [[lane for lane in row if lane >= 0] for row in core.lane.tolist()]
         self.inputs_left, self.resumed = _ints(core.inputs_left), _bytes(core.resumed)
         self.copies, self.copied, self.held = _ints(core.copies), core.copied.tolist(), _reals(core.held.total)
@@ -572,7 +574,9 @@ class PlainCore:
         fetches = self.fetches_of(gang) if self.inputs_left[gang] and not self.one_memory else ()
         found = []
         for device in devices:
-            queue = self._queue_s(device, load, deviation) if self.lanes_free[device] <= 0 or self.queued[device] else 0.0
+            queue = (
+                self._queue_s(device, load, deviation) if self.lanes_free[device] <= 0 or self.queued[device] else 0.0
+            )
             slow, harm, demand = 1.0, 0.0, demands[self._kind[device]]
             for row, resource, _ in self._route[device]:
                 need = demand[resource] / self._capacity[row]
@@ -699,7 +703,7 @@ class PlainCore:
             else:
                 self._ready.remove(entry)
                 heapq.heapify(self._ready)
-            self.sequence[gang] = self.next_sequence
+            self.sequence[gang], self.first_device[gang] = self.next_sequence, device
             self.next_sequence += 1
             if self.inputs_left[gang]:
                 self._fetch(gang, device)

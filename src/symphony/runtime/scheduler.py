@@ -29,8 +29,8 @@ from symphony.problem.units import show
 from symphony.runtime.background_load import RowLoads
 from symphony.runtime.budget import Budget, DecisionCounts
 from symphony.runtime.live_workload import LiveWorkload, Shapes, enlarged_core
-from symphony.runtime.packing import Packed
 from symphony.runtime.native import NativeNetwork
+from symphony.runtime.packing import Packed
 from symphony.runtime.plain_network import PlainNetwork
 from symphony.runtime.plain_turn import PlainCore, suits
 from symphony.runtime.profiles import Profiles
