@@ -4,9 +4,10 @@ A policy's compiled `decide` is called by itself on observations from the middle
 Every figure includes the dispatch of a compiled program; the row "(does nothing)" is that alone. Policies that solve a
 linear program on the host are shown at a change of the set of jobs, where they do solve it.
 
-The row "symphony, in NumPy" is the network's decision as real runs take it (`runtime/plain_network.py`), in CPU time of
-its thread: fresh states of a made-up run on the same cluster, 16 jobs of 16 to 64 tasks, all kinds of devices equal to
-all kernels. It exists for clusters that plain turns suit.
+The rows "symphony, natively" and "symphony, in NumPy" are the network's decision as real runs take it, with and without
+a compiler at installation (`runtime/native.c`, `runtime/plain_network.py`), in CPU time of its thread: fresh states of a
+made-up run on the same cluster, 16 jobs of 16 to 64 tasks, all kinds of devices equal to all kernels, new background
+loads on every row between any two turns. The two are measured in turns. They exist for clusters that plain turns suit.
 
 Unfair to learned and vectorised policies: a decision alone leaves a vector machine idle.
 """
@@ -32,8 +33,9 @@ from symphony.runtime import turn as happened
 from symphony.runtime.budget import Budget
 from symphony.runtime.graph import submission
 from symphony.runtime.live_workload import LiveWorkload, Shapes
+from symphony.runtime.native import NativeNetwork, library
 from symphony.runtime.plain_network import PlainAction, PlainNetwork
-from symphony.runtime.plain_turn import PlainCore, suits
+from symphony.runtime.plain_turn import MAX_DEVICES, PlainCore, suits
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.turn import SchedulerEvent
 from symphony.scheduling import state
@@ -54,6 +56,7 @@ CASES = {
     "5,000 devices, DAGs": ("fat-tree:5000", "layered?jobs=4000&load=1.2"),
 }
 STEPS = 2048  # into the run
+ROUNDS = 4  # in turns
 
 
 class Nothing(Policy):
@@ -106,12 +109,28 @@ def _nothing(*_: Any) -> None:
     """A kernel of `plain_cost`."""
 
 
-def plain_cost(cluster: str, calls: int) -> dict[str, float] | None:
-    """CPU seconds of a decision of the network in plain turns; None if these do not suit the cluster."""
+def plain_costs(cluster: str, calls: int) -> dict[str, dict[str, float]]:
+    """CPU seconds of a decision of the network in plain turns, in all ways that suit the cluster."""
+    ways: dict[str, type[Timed]] = {} if library() is None else {"natively": TimedNative}
+    devices = len(topology(cluster).devices)
+    ways |= {"in NumPy": TimedPlain} if devices <= MAX_DEVICES else {}
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(ROUNDS):
+        for way, kind in ways.items():
+            found[way] += plain_seconds(cluster, calls // ROUNDS, kind(named(SHIPPED)))
+    return {
+        way: {"p50_s": float(np.median(some)), "p99_s": float(np.percentile(some, 99))}
+        for way, some in found.items()
+        if some
+    }
+
+
+def plain_seconds(cluster: str, calls: int, network: Any) -> list[float]:
+    """CPU seconds of single decisions of a `Timed` network; none if plain turns do not suit the cluster."""
     described, rng, profiles = topology(cluster), np.random.default_rng(0), Profiles()
     workload = LiveWorkload(described, profiles, Shapes())
     if not suits(workload.t):
-        return None
+        return []
     kernels = [sy.kernel(device=described.kinds[0].type, name=f"k{number}")(_nothing) for number in range(6)]
     for number, kernel in enumerate(kernels):
         kernel.key = f"k{number}"
@@ -119,9 +138,9 @@ def plain_cost(cluster: str, calls: int) -> dict[str, float] | None:
             if kind.type not in kernel.implementations:
                 kernel.implementation(device=kind.type)(_nothing)
             profiles.timing(kernel.key, kind.name).mean = [float(np.log(rng.uniform(0.1, 1.0))), -20.0]
-    budget = Budget(Timed(named(SHIPPED)), 0.0)
+    budget = Budget(network, 0.0)
     core = PlainCore(workload, state.empty(workload.t, workload.w, workload.shapes.jobs, np), budget)
-    rows, now_s, seconds = len(described.resources), 0.0, budget.network.seconds  # type: ignore[attr-defined]
+    rows, now_s, seconds = len(described.resources), 0.0, network.seconds
     while len(seconds) < calls:
         now_s += 0.05
         events = []
@@ -140,23 +159,31 @@ def plain_cost(cluster: str, calls: int) -> dict[str, float] | None:
         used = {row for row, job in zip(core.graph, core.job, strict=True) if job >= 0}
         for row in set(range(workload.shapes.jobs)) - used - set(workload.free):
             workload.remove(row)
-    return {"p50_s": float(np.median(seconds)), "p99_s": float(np.percentile(seconds, 99))}
+    return seconds
 
 
-class Timed(PlainNetwork):
+class Timed:
     """Keeps the CPU time of its decisions, without what is computed once for each change of the graphs."""
 
     def __init__(self, policy: Any) -> None:
-        super().__init__(policy)
+        super().__init__(policy)  # type: ignore[call-arg]
         self.seconds: list[float] = []
 
     def decide(self, core: PlainCore) -> PlainAction:
         """As it does."""
-        self.prepare(core.workload)
+        self.prepare(core.workload)  # type: ignore[attr-defined]
         began = time.thread_time()
-        action = super().decide(core)
+        action = super().decide(core)  # type: ignore[misc]
         self.seconds.append(time.thread_time() - began)
         return action
+
+
+class TimedPlain(Timed, PlainNetwork):
+    """In NumPy."""
+
+
+class TimedNative(Timed, NativeNetwork):
+    """In `native.c`."""
 
 
 def main() -> None:
@@ -183,12 +210,12 @@ def main() -> None:
             row.append(f"{got['p50_s'] * 1e6:,.0f} / {got['p99_s'] * 1e6:,.0f}")
             keep(args.json, figures=figures)
         table.add_row(*row)
-    row = [f"{SHIPPED}, in NumPy"]
     for case in cases:
-        plain = plain_cost(CASES[case][0], 200 if args.quick else 1000)
-        figures[case][row[0]] = plain
-        row.append("–" if plain is None else f"{plain['p50_s'] * 1e6:,.0f} / {plain['p99_s'] * 1e6:,.0f}")
-    table.add_row(*row)
+        for way, plain in plain_costs(CASES[case][0], 200 if args.quick else 1000).items():
+            figures[case][f"{SHIPPED}, {way}"] = plain
+    for name in (f"{SHIPPED}, natively", f"{SHIPPED}, in NumPy"):
+        got_of = [figures[case].get(name) for case in cases]
+        table.add_row(name, *(f"{g['p50_s'] * 1e6:,.0f} / {g['p99_s'] * 1e6:,.0f}" if g else "–" for g in got_of))
     keep(args.json, figures=figures)
     console.print(table)
 

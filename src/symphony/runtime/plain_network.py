@@ -149,17 +149,21 @@ class PlainNetwork:
         self._is_compute = t.route_kind == KIND_INDEX["compute"]
         crossed = (t.route_spans[:, :, None] >> np.arange(len(SPANS))) & 1 > 0
         self._not_crossed = np.where(crossed, 0, np.inf).astype(np.float32)
+        self._reach: Any = None
         self._needs: dict[int, tuple[bytes, np.ndarray, np.ndarray]] = {}  # by kernel, see `_need`
-        # By source and target [D, D]: where the bandwidths at both ends are found in [D, spans], and the latency.
+        self._device_table = np.zeros((len(_D), devices), np.float32)
+        self._device_table[_D.SLOTS] = np.log(self._slots)
+        self._arrived, self._isolated = np.zeros(slots), np.ones(slots, np.float32)
+        self._left_s, self._path_s = np.zeros(slots, np.float32), np.zeros(slots, np.float32)
+
+    def _measure_distances(self) -> None:
+        """By source and target [D, D]: where the bandwidths at both ends are in [D, spans], and the latency."""
+        t, devices = self._t, len(self._t.exists)
         reach = span(t.place[:, None], t.peers[:, None], t.place, t.peers)
         ends = np.arange(devices)[:, None], np.arange(devices)
         self._reach = np.array([np.broadcast_to(end, reach.shape) * len(SPANS) + reach for end in ends])
         self._moved = (reach != LOCAL).astype(np.float32)
         self._latency = self._moved * t.latency[reach].astype(np.float32)
-        self._device_table = np.zeros((len(_D), devices), np.float32)
-        self._device_table[_D.SLOTS] = np.log(self._slots)
-        self._arrived, self._isolated = np.zeros(slots), np.ones(slots, np.float32)
-        self._left_s, self._path_s = np.zeros(slots, np.float32), np.zeros(slots, np.float32)
 
     def _prepare(self, workload: LiveWorkload) -> None:
         """As `Learned.prepare`, without padding beyond the largest graph."""
@@ -543,6 +547,8 @@ class PlainNetwork:
         if not inputs:
             return np.zeros((), np.float32)
         t = self._t
+        if self._reach is None:
+            self._measure_distances()
         bandwidth = ((t.capacity / (1 + loads.all_rows))[t.route_row][:, :, None] + self._not_crossed).min(axis=1)
         speed = bandwidth.take(self._reach)
         per_byte = self._moved / np.minimum(speed[0], speed[1])

@@ -1,9 +1,10 @@
-"""Turns of the heuristic (`eft-belief`) in plain Python: the same state, rules and decisions as the compiled turn.
+"""Turns in plain Python: the same state, rules and decisions as the compiled turn.
 
 A call of a compiled program costs more than short kernels take, and its cost grows with the padded sizes of all arrays.
 Here the cost of an event depends on what the event touches: queues are deques, ready gangs are in a heap. The rules are
-those of `scheduling/instant.py` and `scheduling/advance.py`, the decision is that of `EftBelief`. Tests take the same
-turns with both and compare commands and cores.
+those of `scheduling/instant.py` and `scheduling/advance.py`; the decision is that of `EftBelief`, or of a network
+(`budget.py`). Among many devices, `native.c` decides. Tests take the same turns with both and compare commands and
+cores.
 
 Left out, because no kernel of a live workload has them: reconfiguration, exchange within gangs, and demand by size.
 `suits` says whether a topology can be scheduled here.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -27,6 +29,7 @@ from symphony.runtime import turn as happened
 from symphony.runtime.background_load import UNREAD_LOAD, RowLoads
 from symphony.runtime.budget import Budget
 from symphony.runtime.live_workload import LiveWorkload
+from symphony.runtime.native import NativeTables, suits_native
 from symphony.runtime.plain_network import PlainAction
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.scheduling.clock import Amount
@@ -48,13 +51,15 @@ from symphony.scheduling.state import (
     Core,
 )
 
+_NO_COPIES = (-1,) * (MAX_COPIES - 1)
 _ROOT_HALF, _NORMAL_PEAK = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
-MAX_DEVICES = 64  # with more, an estimate for each device takes longer than the compiled program
+MAX_DEVICES = 64  # with more, estimates in Python or NumPy take longer than the compiled program
+FEW_DEVICES = 4  # with more, the heuristic's decision is faster in `native.c`
 
 
 def suits(t: TopologyArrays) -> bool:
     """Whether clusters with this topology can be scheduled in plain Python."""
-    return len(t.device_kind) <= MAX_DEVICES and not np.any(t.kind_reconfigure)
+    return (len(t.device_kind) <= MAX_DEVICES or suits_native(t)) and not np.any(t.kind_reconfigure)
 
 
 def expected_slowdown(load: float, std: float) -> float:
@@ -69,7 +74,10 @@ def expected_slowdown(load: float, std: float) -> float:
 
 
 class PlainCore:
-    """The scheduler's state as lists, with the fields of `Core`, and what is derived from them."""
+    """The scheduler's state, with the fields of `Core`, and what is derived from them.
+
+    Lists, or arrays of `array` where `native.c` reads them: those stay where they are.
+    """
 
     def __init__(self, workload: LiveWorkload, core: Core, budget: Budget | None = None) -> None:
         """Continue from `core`, which has NumPy arrays. Without a `budget`, the heuristic decides everything."""
@@ -77,23 +85,24 @@ class PlainCore:
         self._form = core  # types and shapes for `core`
         self.use(workload)
         # jobs
-        self.job, self.graph, self.home = core.job.tolist(), core.graph.tolist(), core.home.tolist()
-        self.priority, self.arrived = core.priority.tolist(), _floats(core.arrived)
-        self.unfinished, self.dropped = core.unfinished.tolist(), core.dropped.tolist()
+        self.job, self.graph, self.home = _ints(core.job), _ints(core.graph), _ints(core.home)
+        self.priority, self.arrived = _ints(core.priority), _reals(core.arrived.total)
+        self.unfinished, self.dropped = _ints(core.unfinished), core.dropped.tolist()
         # gangs
-        self.status, self.workers, self.runs_on = core.status.tolist(), core.workers.tolist(), core.runs_on.tolist()
+        self.status, self.workers, self.runs_on = _bytes(core.status), _ints(core.workers), _ints(core.runs_on)
         self.waiting_for, self.sequence = core.waiting_for.tolist(), core.sequence.tolist()
         self.devices = [[d for d in row if d >= 0] for row in core.device.tolist()]  # of the workers placed so far
+        self.first_device = _ints(core.device[:, 0])  # of the workers placed so far, or before
         self.lanes = [[lane for lane in row if lane >= 0] for row in core.lane.tolist()]
-        self.inputs_left, self.resumed = core.inputs_left.tolist(), core.resumed.tolist()
-        self.copies, self.copied, self.held = core.copies.tolist(), core.copied.tolist(), _floats(core.held)
+        self.inputs_left, self.resumed = _ints(core.inputs_left), _bytes(core.resumed)
+        self.copies, self.copied, self.held = _ints(core.copies), core.copied.tolist(), _reals(core.held.total)
         # devices
-        self.up, self.lanes_free = core.up.tolist(), core.lanes_free.tolist()
-        self.queued, self.queued_s = core.queued.tolist(), core.queued_s.tolist()
-        self.memory_free = core.memory_free.tolist()
+        self.up, self.lanes_free = _bytes(core.up), _ints(core.lanes_free)
+        self.queued, self.queued_s = _ints(core.queued), _reals(core.queued_s)
+        self.memory_free = _ints(core.memory_free)
         # lanes
-        self.lane_holds, self.lane_kernel = core.lane_holds.tolist(), core.lane_kernel.tolist()
-        self.lane_since, self.lane_estimate = _floats(core.lane_since), core.lane_estimate.tolist()
+        self.lane_holds, self.lane_kernel = _ints(core.lane_holds), core.lane_kernel.tolist()
+        self.lane_since, self.lane_estimate = _reals(core.lane_since.total), _reals(core.lane_estimate)
         # scalars
         self.jobs_seen, self.jobs_done = int(core.jobs_seen), int(core.jobs_done)
         self.next_sequence, self.now_s = int(core.next_sequence), float(core.now.total)
@@ -104,6 +113,10 @@ class PlainCore:
         self._ready: list[tuple[int, int, int]] = []  # heap of (-priority, job, gang); some entries may be outdated
         self.placing = -1  # gang that is partly placed
         self.busy = self.status.count(QUEUED) + self.status.count(RUNNING)
+        self._up_of = [0] * len(self._device_count)  # devices that are up, by kind
+        for device, up in enumerate(self.up):
+            self._up_of[self._kind[device]] += up
+        self._held_lanes = sum(gang >= 0 for gang in self.lane_holds)
         self._queues: list[deque[tuple[int, int]]] = [deque() for _ in self.up]  # (sequence, gang), some outdated
         waits = []
         for gang, status in enumerate(self.status):
@@ -116,10 +129,11 @@ class PlainCore:
             for device in self.devices[gang]:
                 self._queues[device].append((sequence, gang))
         self._own_load: list[float] | None = None  # of each row; None = to be computed
-        self._background: list[float] = []  # mean …
-        self._deviation: list[float] = []  # … and deviation of the load by others of each row
         self._others: RowLoads | None = None
-        self.background: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))  # both as arrays
+        # Mean and deviation of the load by others of each row …
+        self.background: tuple[np.ndarray, np.ndarray] = (np.zeros(0), np.zeros(0))
+        self._background: tuple[list[float], list[float]] | None = None  # … as lists; None = to be computed
+        self.native = NativeTables(self) if suits_native(workload.t) else None
         self._dirty: set[int] = set()  # devices on which a gang may have become startable
         self._began: list[tuple[int, list[int]]] = []  # gangs that started in this turn …
         self._saved: list[int] = []  # … and those to preempt
@@ -131,6 +145,7 @@ class PlainCore:
         self._kind, self._slots = t.device_kind.tolist(), t.slots.tolist()
         self._memory = t.place[:, LOCAL].tolist()  # device whose memory each device uses
         self.one_memory = len({m for m, exists in zip(self._memory, t.exists.tolist(), strict=True) if exists}) <= 1
+        self._device_count = np.bincount(t.device_kind, minlength=len(t.kind_memory)).tolist()
         self._device_kinds = sorted(set(self._kind[d] for d in np.flatnonzero(t.exists).tolist()))
         self._lanes_of: list[list[int]] = [[] for _ in self._kind]
         for lane, (device, exists) in enumerate(zip(t.lane_device.tolist(), t.lane_exists.tolist(), strict=True)):
@@ -144,7 +159,7 @@ class PlainCore:
             )
         ]
         self._capacity, self._latency = t.capacity.tolist(), t.latency.tolist()
-        self._span = _spans(t)
+        self._places, self._peers = t.place.tolist(), t.peers.tolist()
         self._all_devices = [d for d, exists in enumerate(t.exists.tolist()) if exists]
 
     def core(self) -> Core:
@@ -178,12 +193,12 @@ class PlainCore:
                 part = np.asarray(value, float) - whole
                 values[name] = Amount(whole.astype(old.whole.dtype), part.astype(old.part.dtype))
             else:
-                values[name] = np.asarray(value, old.dtype)
+                values[name] = np.array(value, old.dtype).reshape(old.shape)
         return Core(**values)
 
     def queue(self) -> Iterator[tuple[int, int]]:
         """Gangs that wait only for free slots, in queue order, each with the device of its first worker."""
-        live = (self._waiting(device) for device in range(len(self.up)))
+        live = (self._waiting(device) for device, count in enumerate(self.queued) if count)
         for _, gang, device in heapq.merge(*live):
             if self.devices[gang][0] == device and self.status[gang] == QUEUED:
                 yield gang, device
@@ -202,12 +217,13 @@ class PlainCore:
         starts before the decisions; else it is reported as early. `order` has the events as they were applied.
         """
         self._moved(now_s)
-        if others is not self._others or not self._background:
-            background, deviation = ([value] * len(self._capacity) for value in UNREAD_LOAD)
+        if others is not self._others or not self.background[0].size:
+            background, deviation = (np.full(len(self._capacity), value, np.float32) for value in UNREAD_LOAD)
             if others is not None:
-                background[: len(others[0])], deviation[: len(others[1])] = others[0].tolist(), others[1].tolist()
-            self._others, self._background, self._deviation = others, background, deviation
-            self.background = np.array(background, np.float32), np.array(deviation, np.float32)
+                background[: len(others[0])], deviation[: len(others[1])] = others
+            self._others, self.background, self._background = others, (background, deviation), None
+            if self.native is not None:
+                self.native.set(background=background, deviation=deviation)
         self._own_load = None
         before = self.decisions
         early = np.zeros(len(events), bool)
@@ -232,7 +248,7 @@ class PlainCore:
         devices = np.full((len(self._began), width), -1, np.int32)
         for number, (_, workers) in enumerate(self._began):
             devices[number, : len(workers)] = workers
-        stuck = not any(held >= 0 for held in self.lane_holds) and self._stuck()
+        stuck = not self._held_lanes and self._stuck()
         wake_s = self.wake_s if self.waited else math.inf
         made = self.decisions - before
         saved = np.array(self._saved, np.int32)
@@ -252,11 +268,23 @@ class PlainCore:
     def _moved(self, now_s: float) -> None:
         """Set the clock. READY gangs that could have started in the meantime were held for that time."""
         if self._ready:
-            is_open = [up and self.lanes_free[d] > 0 and not self.queued[d] for d, up in enumerate(self.up)]
+            open_of = self._open_of()
             for entry in self._ready:
-                if self._is_ready(entry) and self._enough(entry[2], is_open):
+                if self._is_ready(entry) and self._enough(entry[2], open_of):
                     self.held[entry[2]] += now_s - self.now_s
         self.now_s = now_s
+
+    def _open_of(self) -> list[int]:
+        """How many devices of each kind could start a worker now."""
+        if len(self.up) > MAX_DEVICES:
+            free, queued = (np.frombuffer(some, np.int32) for some in (self.lanes_free, self.queued))
+            is_open = (np.frombuffer(self.up, np.int8) > 0) & (free > 0) & (queued == 0)
+            return np.bincount(self.workload.t.device_kind[is_open], minlength=len(self._up_of)).tolist()
+        found = [0] * len(self._up_of)
+        for device, up in enumerate(self.up):
+            if up and self.lanes_free[device] > 0 and not self.queued[device]:
+                found[self._kind[device]] += 1
+        return found
 
     def _apply(self, event: SchedulerEvent) -> None:
         kind, who = event.kind, event.who
@@ -270,6 +298,7 @@ class PlainCore:
         elif kind == happened.FAILED:
             self._device_failed(who)
         elif kind == happened.REPAIRED:
+            self._up_of[self._kind[who]] += not self.up[who]
             self.up[who] = True
             self._dirty.add(who)
         elif kind == happened.RECALLED:
@@ -300,10 +329,10 @@ class PlainCore:
         first, parents, zero = slot * tasks, w.parents[row].tolist(), [0] * tasks
         every = slice(first, first + tasks)
         status = [ABSENT if i >= gangs else WAITING if parents[i] > 0 else READY for i in range(tasks)]
-        self.status[every], self.waiting_for[every] = status, parents
-        self.workers[every], self.runs_on[every] = w.workers[row].tolist(), w.runs_on[row].tolist()
-        self.inputs_left[every] = np.diff(w.in_start[row]).tolist()
-        self.copied[every], self.held[every], self.resumed[every] = zero, [0.0] * tasks, [False] * tasks
+        self.status[every], self.waiting_for[every] = array("b", status), parents
+        self.workers[every], self.runs_on[every] = _ints(w.workers[row]), _ints(w.runs_on[row])
+        self.inputs_left[every], self.resumed[every] = _ints(np.diff(w.in_start[row])), array("b", zero)
+        self.copied[every], self.held[every] = zero, array("d", zero)
         for index in range(gangs):
             if status[index] == READY:
                 heapq.heappush(self._ready, (-event.priority, number, first + index))
@@ -326,7 +355,7 @@ class PlainCore:
         holding = [gang for gang in gangs if PLACING <= self.status[gang] < DONE]
         self.unfinished[slot], self.dropped[slot] = len(holding), True
         kept = {gang: self.status[gang] for gang in holding}
-        self.status[gangs.start : gangs.stop] = [kept.get(gang, ABSENT) for gang in gangs]
+        self.status[gangs.start : gangs.stop] = array("b", [kept.get(gang, ABSENT) for gang in gangs])
         if not holding:
             self.job[slot] = -1
             self.jobs_done += 1
@@ -335,6 +364,7 @@ class PlainCore:
                 self._leave(gang)
 
     def _device_failed(self, device: int) -> None:
+        self._up_of[self._kind[device]] -= self.up[device]
         self.up[device] = False
         for lane in self._lanes_of[device]:
             if self.lane_holds[lane] == RECONFIGURING:
@@ -358,6 +388,7 @@ class PlainCore:
         if before >= RUNNING:
             self._own_load = None
             self.resumed[gang] = True
+            self._held_lanes -= len(self.lanes[gang])
             for lane in self.lanes[gang]:
                 self.lane_holds[lane] = FREE
                 device = self.lane_device[lane]
@@ -365,7 +396,8 @@ class PlainCore:
                 self.memory_free[device] += self._needs(gang, device)
                 self._dirty.add(device)
         if done:
-            self.copies[gang] = [self._memory[devices[0]]] + [-1] * (MAX_COPIES - 1)
+            copies = array("i", (self._memory[devices[0]], *_NO_COPIES))
+            self.copies[gang * MAX_COPIES : (gang + 1) * MAX_COPIES] = copies
         self.status[gang] = DONE if done else ABSENT if over else READY
         self.inputs_left[gang] = int(w.in_start[row, index + 1] - w.in_start[row, index])
         self.devices[gang], self.lanes[gang] = [], []
@@ -389,7 +421,7 @@ class PlainCore:
                 self.status[child] = READY
                 heapq.heappush(self._ready, (-self.priority[slot], self.job[slot], child))
         if not self.unfinished[slot]:
-            self.status[first : first + self.tasks] = [ABSENT] * self.tasks
+            self.status[first : first + self.tasks] = array("b", [ABSENT] * self.tasks)
             self.job[slot] = -1
             self.jobs_done += 1
 
@@ -453,6 +485,7 @@ class PlainCore:
             self.memory_free[device] -= self._needs(gang, device)
             lanes.append(lane)
         self.lanes[gang], self.status[gang], self._own_load = lanes, RUNNING, None
+        self._held_lanes += len(lanes)
         self._leave_queues(gang, devices)
         self._began.append((gang, devices))
 
@@ -495,7 +528,7 @@ class PlainCore:
         kept, found = [], -1
         while self._ready and found < 0:
             entry = self._ready[0]
-            if self._is_ready(entry) and self._enough(entry[2], self.up):
+            if self._is_ready(entry) and self._enough(entry[2], self._up_of):
                 found = entry[2]
             else:
                 heapq.heappop(self._ready)
@@ -509,16 +542,18 @@ class PlainCore:
         """READY gangs, in ascending order."""
         return sorted(entry[2] for entry in self._ready if self._is_ready(entry))
 
-    def _enough(self, gang: int, devices: Sequence[bool]) -> bool:
-        """Whether, among these devices, at least as many can run a gang as it has workers."""
-        bits, needed = self.runs_on[gang], self.workers[gang]
-        return sum(1 for d, there in enumerate(devices) if there and bits >> self._kind[d] & 1) >= needed
+    def _enough(self, gang: int, devices_of: Sequence[int]) -> bool:
+        """Whether, among so many devices of each kind, at least as many can run a gang as it has workers."""
+        bits = self.runs_on[gang]
+        return sum(count for kind, count in enumerate(devices_of) if bits >> kind & 1) >= self.workers[gang]
 
     def _stuck(self) -> bool:
-        return self.offered or any(self._is_ready(e) and self._enough(e[2], self.up) for e in self._ready)
+        return self.offered or any(self._is_ready(e) and self._enough(e[2], self._up_of) for e in self._ready)
 
     def _best_device(self, gang: int) -> int:
         """The feasible device with the least cost; ties go to the lowest number."""
+        if self.native is not None and len(self._all_devices) > FEW_DEVICES:
+            return self.native.best_device(self, gang)
         bits, taken = self.runs_on[gang], self.devices[gang]
         allowed = [d for d in self._all_devices if self.up[d] and bits >> self._kind[d] & 1 and d not in taken]
         if len(allowed) == 1:
@@ -531,17 +566,22 @@ class PlainCore:
         slot, index = divmod(gang, self.tasks)
         w, kernel = self._w, self._w.kernel.item(self.graph[slot], index)
         own = self.own_load()
-        load = [mine + others for mine, others in zip(own, self._background, strict=True)]
+        if self._background is None:
+            self._background = self.background[0].tolist(), self.background[1].tolist()
+        background, deviation = self._background
+        load = [mine + others for mine, others in zip(own, background, strict=True)]
         demands = w.demand_fixed[kernel].tolist()
         fetches = self.fetches_of(gang) if self.inputs_left[gang] and not self.one_memory else ()
         found = []
         for device in devices:
-            queue = self._queue_s(device, load) if self.lanes_free[device] <= 0 or self.queued[device] else 0.0
+            queue = (
+                self._queue_s(device, load, deviation) if self.lanes_free[device] <= 0 or self.queued[device] else 0.0
+            )
             slow, harm, demand = 1.0, 0.0, demands[self._kind[device]]
             for row, resource, _ in self._route[device]:
                 need = demand[resource] / self._capacity[row]
                 if need > 0:
-                    slow = max(slow, expected_slowdown(load[row] + need, self._deviation[row]))
+                    slow = max(slow, expected_slowdown(load[row] + need, deviation[row]))
                     harm += own[row] * (max(load[row] + need, 1.0) / max(load[row], 1.0) - 1.0)
             fetch = sum(self._transfer_s(copies, size, device, load) for copies, size in fetches)
             run = self._seconds(gang, device) * slow
@@ -549,7 +589,7 @@ class PlainCore:
             found.append(math.inf if math.isnan(cost) else cost)
         return found
 
-    def _queue_s(self, device: int, load: Sequence[float]) -> float:
+    def _queue_s(self, device: int, load: Sequence[float], deviation: Sequence[float]) -> float:
         """Seconds of work ahead of a new gang on a device, under contention."""
         w, left, excess, runs = self._w, 0.0, 0.0, 0
         for lane in self._lanes_of[device]:
@@ -561,23 +601,36 @@ class PlainCore:
             slow = 1.0
             for row, resource, _ in self._route[device]:
                 if demand[resource] > 0:
-                    slow = max(slow, expected_slowdown(load[row], self._deviation[row]))
+                    slow = max(slow, expected_slowdown(load[row], deviation[row]))
             left += max(self.lane_estimate[lane] * slow - (self.now_s - self.lane_since[lane]), 0.0)
             excess, runs = excess + slow - 1.0, runs + 1
         return (self.queued_s[device] * (1.0 + excess / max(runs, 1)) + left) / max(self._slots[device], 1)
 
-    def fetches_of(self, gang: int) -> list[tuple[list[int], float]]:
+    def fetches_of(self, gang: int) -> list[tuple[Sequence[int], float]]:
         """Memories that hold the next few inputs of a gang, and the sizes of these inputs in bytes."""
         slot, index = divmod(gang, self.tasks)
         w, row = self._w, self.graph[slot]
         end = int(w.in_start[row, index + 1])
         begin = end - self.inputs_left[gang]
-        found = []
+        found: list[tuple[Sequence[int], float]] = []
         for edge in range(begin, min(begin + w.fan, end)):
             source = int(w.in_source[row, edge])
-            copies = self.copies[slot * self.tasks + source] if source >= 0 else [self.home[slot]]
+            copies = self._copies_of(slot * self.tasks + source) if source >= 0 else [self.home[slot]]
             found.append((copies, float(w.in_bytes[row, edge])))
         return found
+
+    def _copies_of(self, gang: int) -> Sequence[int]:
+        """Memories that hold the output of a gang, -1 = none."""
+        return self.copies[gang * MAX_COPIES : (gang + 1) * MAX_COPIES]
+
+    def _span(self, a: int, b: int) -> int:
+        """Span of traffic between two devices, as `problem.spans.span` has it."""
+        here, there = self._places[a], self._places[b]
+        if here[0] == there[0]:
+            return LOCAL
+        if self._peers[a] >= 0 and self._peers[a] == self._peers[b]:
+            return PEER
+        return max(level for level in range(1, 6) if here[level - 1] != there[level - 1])
 
     def _transfer_s(self, copies: Sequence[int], size: float, device: int, load: Sequence[float]) -> float:
         """Seconds to move `size` bytes from the fastest of `copies` (-1 = none) to a device."""
@@ -587,7 +640,7 @@ class PlainCore:
         for copy in copies:
             if copy < 0:
                 continue
-            reach = self._span[copy][device]
+            reach = self._span(copy, device)
             if reach == LOCAL:
                 return 0.0
             speed = min(self._bandwidth(copy, reach, load), self._bandwidth(device, reach, load))
@@ -650,7 +703,7 @@ class PlainCore:
             else:
                 self._ready.remove(entry)
                 heapq.heapify(self._ready)
-            self.sequence[gang] = self.next_sequence
+            self.sequence[gang], self.first_device[gang] = self.next_sequence, device
             self.next_sequence += 1
             if self.inputs_left[gang]:
                 self._fetch(gang, device)
@@ -676,20 +729,20 @@ class PlainCore:
                 if source < 0 or w.in_bytes[row, edge] <= 0:
                     continue
                 parent = slot * self.tasks + source
-                copies = self.copies[parent]
-                if all(copy < 0 or self._span[copy][memory] != LOCAL for copy in copies) and memory not in copies:
-                    copies[1 + self.copied[parent] % (MAX_COPIES - 1)] = memory
+                copies = self._copies_of(parent)
+                if all(copy < 0 or self._span(copy, memory) != LOCAL for copy in copies) and memory not in copies:
+                    self.copies[parent * MAX_COPIES + 1 + self.copied[parent] % (MAX_COPIES - 1)] = memory
                     self.copied[parent] += 1
         self.inputs_left[gang] = 0
 
 
-def _floats(amount: Amount) -> list[float]:
-    return (np.asarray(amount.whole, float) + np.asarray(amount.part, float)).tolist()
+def _bytes(values: np.ndarray) -> array[int]:
+    return array("b", np.asarray(values, np.int8).tobytes())
 
 
-def _spans(t: TopologyArrays) -> list[list[int]]:
-    """Span of traffic between each two devices, as `problem.spans.span` has it."""
-    differ = t.place[:, None, :] != t.place[None, :, :]
-    far = np.where(differ[..., 0], np.where(differ, np.arange(1, 6), 0).max(axis=-1), LOCAL)
-    linked = (far != LOCAL) & (t.peers[:, None] >= 0) & (t.peers[:, None] == t.peers[None, :])
-    return np.where(linked, PEER, far).tolist()
+def _ints(values: np.ndarray) -> array[int]:
+    return array("i", np.asarray(values, np.int32).tobytes())
+
+
+def _reals(values: np.ndarray) -> array[float]:
+    return array("d", np.asarray(values, np.float64).tobytes())

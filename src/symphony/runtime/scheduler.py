@@ -29,6 +29,7 @@ from symphony.problem.units import show
 from symphony.runtime.background_load import RowLoads
 from symphony.runtime.budget import Budget, DecisionCounts
 from symphony.runtime.live_workload import LiveWorkload, Shapes, enlarged_core
+from symphony.runtime.native import NativeNetwork
 from symphony.runtime.packing import Packed
 from symphony.runtime.plain_network import PlainNetwork
 from symphony.runtime.plain_turn import PlainCore, suits
@@ -268,7 +269,11 @@ class Scheduler:
 def _budget(policy: Policy) -> Budget | None:
     """Of a policy whose network can decide in plain turns. One without a time budget decides everything."""
     if type(policy) is Budgeted:
-        return Budget(PlainNetwork(policy.policy))
+        return Budget(_network(policy.policy))
     learned = policy.learned if type(policy) is LateBinding else policy
     plain = type(learned) is Learned and not learned.draws
-    return Budget(PlainNetwork(policy), 0.0) if plain else None  # type: ignore[arg-type]
+    return Budget(_network(policy), 0.0) if plain else None  # type: ignore[arg-type]
+
+
+def _network(policy: Learned | LateBinding) -> PlainNetwork:
+    return NativeNetwork(policy) if NativeNetwork.suits(policy) else PlainNetwork(policy)
