@@ -17,9 +17,9 @@ from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, KERNELS, chain, 
 _trusted = jax.jit(trusted)
 
 
-def allowed(shown: Observation, gang: int = 0) -> set[int]:
-    found = np.asarray(_trusted(shown, jnp.asarray(gang), shown.feasible(jnp.asarray(gang))))
-    return set(np.flatnonzero(found).tolist())
+def allowed(shown: Observation, gang: int = 0, work_s: float = np.inf) -> set[int]:
+    found = _trusted(shown, jnp.asarray(gang), shown.feasible(jnp.asarray(gang)), jnp.asarray(work_s))
+    return set(np.flatnonzero(np.asarray(found)).tolist())
 
 
 def test_a_device_that_is_far_slower_than_the_best_is_not_allowed() -> None:
@@ -57,16 +57,29 @@ def test_a_worker_that_is_late_is_not_taken_to_be_done_at_once() -> None:
     assert allowed(books.observe(), 1) == {CPU0, CPU1, GPU}
 
 
-@pytest.mark.parametrize(("deviation", "expected"), [(0.0, {CPU1}), (2.0, {CPU0, CPU1})])
-def test_where_the_estimate_is_in_doubt_more_is_allowed(deviation: float, expected: set[int]) -> None:
-    """2 s on either CPU, and 4 s of work ahead on one: three times as late. It asks for 0.6 of their memory: with a
-    load by others of 0 ± 2, it takes 3.2 ± 2.1 s."""
-    books = shared_books(work(*[dot("cpu only")] * 5))
-    for gang in range(4):
-        assert books.decide(place(gang, CPU0))
-    shown = books.observe()
+@pytest.mark.parametrize(("deviation", "expected"), [(0.0, {CPU0, CPU1}), (2.0, {CPU0, CPU1, GPU})])
+def test_loads_in_doubt_count_with_their_mean_effect_and_no_more(deviation: float, expected: set[int]) -> None:
+    """2 s on either CPU, where it asks for 0.6 of the memory; 4 s on the GPU and 5 s on the FPGA. With a load by others
+    of 0 ± 2 it takes 3.2 ± 2.1 s on a CPU."""
+    kernel = Kernel("any", {"cpu": Profile(2.0, demand={"memory": 6 * GB}), "gpu": Profile(4.0), "fpga": Profile(5.0)})
+    shown = shared_books(replace(work(dot("any")), kernels=(kernel, *KERNELS[1:]))).observe()
     doubtful = replace(shown, background_std=jnp.full(shown.background_std.shape, deviation))
-    assert allowed(doubtful, 4) == expected
+    assert allowed(doubtful) == expected
+
+
+def test_a_long_gang_is_not_sent_away_by_short_ones() -> None:
+    """100 s on a CPU, 170 s on the GPU. Three gangs of 2 s load the memory of the CPUs, where it would take 240 s if
+    they went on for ever; but all work takes another 2 s."""
+    long = Kernel(
+        "any", {"cpu": Profile(100.0, demand={"memory": 6 * GB}), "gpu": Profile(170.0), "fpga": Profile(900.0)}
+    )
+    books = shared_books(replace(work(*[dot("cpu only")] * 3, dot("any")), kernels=(long, *KERNELS[1:])))
+    for gang, device in enumerate((CPU0, CPU0, CPU1)):
+        assert books.decide(place(gang, device))
+        books.start(gang)
+    shown = books.observe([1.8])
+    assert allowed(shown, 3) == {GPU}
+    assert allowed(shown, 3, work_s=2.0) == {CPU0, CPU1}
 
 
 def test_doubt_about_a_device_is_no_reason_to_go_there() -> None:

@@ -383,11 +383,14 @@ def trained_parts(
 
 
 def pair_features(
-    observation: Observation, g: GraphTables, gang: Int[Array, " candidates"], count: int
+    observation: Observation, g: GraphTables, gang: Int[Array, " candidates"], count: int, work_s: FloatScalar
 ) -> tuple[
     Int[Array, "candidates choices"], Bool[Array, "candidates choices"], Float[Array, "candidates choices pair_columns"]
 ]:
-    """For each gang, the devices with the earliest finish times, the action mask, and the features of the pairs."""
+    """For each gang, the devices with the earliest finish times, the action mask, and the features of the pairs.
+
+    `work_s`: seconds that all work in the system would take on all slots.
+    """
     mean, std = observation.background, observation.background_std
     evaluated = max(MAX_DEVICES_PER_GANG, count)
     every_device = observation.core.up.shape[0] <= evaluated
@@ -397,7 +400,7 @@ def pair_features(
         some = None if every_device else likely_devices(observation, gang, able, evaluated)
         p = trained_parts(observation, gang, mean, some)
         able = able if some is None else (some >= 0) & take(able, some)
-        able = trusted(observation, gang, able, some)
+        able = trusted(observation, gang, able, work_s, some)
         at = smallest(jnp.where(able, p.finish, jnp.inf), count)
         p = jax.tree.map(lambda x: take(x, at), p)
         device = at if some is None else jnp.where(at >= 0, take(some, at), -1)
@@ -532,7 +535,8 @@ def extract_features(observation: Observation, gangs: int, devices: int, preempt
     hold = holding(observation)
     gang = shortlist(observation, g, j, min(gangs, most), hold.overdue)
     optional = hold.allowed & ~(core.status == PLACING).any()  # placing is not required
-    device, allowed, pairs = pair_features(observation, g, gang, min(devices, core.up.shape[0]))
+    work_s = j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1)
+    device, allowed, pairs = pair_features(observation, g, gang, min(devices, core.up.shape[0]), work_s)
     rows = stack_columns(
         {
             RowColumn.OWN_LOAD: observation.own_load,
@@ -547,7 +551,7 @@ def extract_features(observation: Observation, gangs: int, devices: int, preempt
             SceneColumn.JOBS: jnp.log1p(j.there.sum()),
             SceneColumn.READY: jnp.log1p(observation.candidates.sum()),
             SceneColumn.BUSY: jnp.log1p(busy.sum()),
-            SceneColumn.WORK: log1p_time(j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1), g.scale),
+            SceneColumn.WORK: log1p_time(work_s, g.scale),
             SceneColumn.PATH: log1p_time(mean_path_s, g.scale),
             SceneColumn.IDLE: jnp.mean(1.0 * idle_devices(observation)),
             SceneColumn.BACKGROUND: jnp.mean(observation.background),

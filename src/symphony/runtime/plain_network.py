@@ -33,7 +33,7 @@ from symphony.problem.arrays import KIND_INDEX
 from symphony.problem.spans import span
 from symphony.problem.topology import LOCAL, SPANS
 from symphony.runtime.live_workload import LiveWorkload
-from symphony.scheduling.guard import MAX_DEVIATIONS, MAX_REGRET, OVERRUN, overdue_jobs
+from symphony.scheduling.guard import MAX_REGRET, OVERRUN, overdue_jobs
 from symphony.scheduling.holding import MIN_SHARE, MIN_WAIT_S
 from symphony.scheduling.policy import PLACE, PREEMPT, WAIT
 from symphony.scheduling.state import ABSENT, DONE, FINISHED, RUNNING
@@ -265,7 +265,8 @@ class PlainNetwork:
         chosen = self._shortlist(core, ready, jobs, overdue)
         gangs = self._candidates(core, ready.gang[chosen], jobs, partly)
         kernels = [ready.kernel[one] for one in chosen.tolist()]
-        device, allowed, pairs = self._pairs(core, kernels, ready.seconds[chosen], gangs.number, now, loads)
+        work_s = float(np.add.reduce(jobs.left_s)) / self._total_slots
+        device, allowed, pairs = self._pairs(core, kernels, ready.seconds[chosen], gangs.number, now, loads, work_s)
         optional = overdue is None and not partly
 
         table = self._device_table
@@ -281,10 +282,10 @@ class PlainNetwork:
         table[_D.IDLE], table[_D.UP] = now.idle, now.up
 
         scene = np.zeros(len(_S), np.float32)
-        work, path = float(np.add.reduce(jobs.left_s)), float(np.add.reduce(jobs.path_s)) / max(jobs.jobs, 1)
+        path = float(np.add.reduce(jobs.path_s)) / max(jobs.jobs, 1)
         scene[_S.JOBS], scene[_S.BUSY] = math.log1p(jobs.jobs), math.log1p(core.busy)
         scene[_S.READY] = math.log1p(np.count_nonzero(ready.enough))
-        scene[_S.WORK] = min(math.log1p(work / self._total_slots / scale), MAX_LOG)
+        scene[_S.WORK] = min(math.log1p(work_s / scale), MAX_LOG)
         scene[_S.PATH], scene[_S.IDLE] = (
             min(math.log1p(path / scale), MAX_LOG),
             np.count_nonzero(now.idle) / len(now.up),
@@ -435,7 +436,14 @@ class PlainNetwork:
         return SimpleNamespace(number=gang, graph=graph, task=index, features=features, there=np.ones(len(gang), bool))
 
     def _pairs(
-        self, core: PlainCore, kernels: list[int], seconds: np.ndarray, gangs: np.ndarray, now: _Devices, loads: _Loads
+        self,
+        core: PlainCore,
+        kernels: list[int],
+        seconds: np.ndarray,
+        gangs: np.ndarray,
+        now: _Devices,
+        loads: _Loads,
+        work_s: float,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """As `features.pair_features`: devices of each candidate, the action mask, and the features of the pairs."""
         t, count = self._t, min(self.network.sizes.devices, len(now.up))
@@ -454,7 +462,7 @@ class PlainNetwork:
             able[:, core.devices[core.placing]] = False
         relative = np.maximum(total, 1) / np.maximum(loads.total, 1)
         harm = np.add.reduce(loads.own * (relative - 1), axis=2)
-        able &= self._trusted(core, able, run, fetch, which, total, asks, harm, now, loads)
+        able &= self._trusted(core, able, run, fetch, which, total, asks, harm, now, loads, work_s)
         finish[~able] = np.inf
         row = np.arange(len(finish))[:, None]
         device = np.argsort(finish, axis=1, kind="stable")[:, :count]
@@ -500,43 +508,34 @@ class PlainNetwork:
         harm: np.ndarray,
         now: _Devices,
         loads: _Loads,
+        work_s: float,
     ) -> np.ndarray:
         """Devices that each candidate may be placed on [C, D], as `scheduling.guard.trusted`."""
-        queue, queue_std = self._queue_moments(core, now, loads)
-        slow, slow_std = _bottleneck(total, loads.std, asks)
-        cost = np.maximum(queue, fetch) + run * (slow * (1 + harm))[which]
+        slow, others = _bottleneck(np.stack([total, total - loads.own]), loads.std, asks)
+        run_s = run * slow[which]
+        share = np.where(run_s > work_s, work_s / run_s, 1)
+        run_s = run * (share * (slow * (1 + harm))[which] + (1 - share) * others[which])
+        cost = np.maximum(self._queue_s(core, now, loads), fetch) + run_s
         cost[~able | np.isnan(cost)] = np.inf
-        best = cost.argmin(axis=1)
-        row = np.arange(len(cost))
-        waits = np.where(queue > fetch, queue_std, 0)
-        runs = np.where(slow_std[which] > 0, run * slow_std[which], 0)
-        doubt = np.broadcast_to(waits, cost.shape)[row, best] + runs[row, best]
-        return cost <= (1 + MAX_REGRET) * cost[row, best][:, None] + MAX_DEVIATIONS * doubt[:, None]
+        return cost <= (1 + MAX_REGRET) * cost.min(axis=1, keepdims=True)
 
-    def _queue_moments(self, core: PlainCore, now: _Devices, loads: _Loads) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of the seconds ahead of a new gang on each device, as `scheduling.estimate.queue_s`.
+    def _queue_s(self, core: PlainCore, now: _Devices, loads: _Loads) -> np.ndarray:
+        """Mean seconds ahead of a new gang on each device, as `scheduling.estimate.queue_s`.
 
-        The mean is at least `scheduling.guard.overrun_s`.
+        At least `scheduling.guard.overrun_s`.
         """
         t, many, (lanes, device, need) = self._t, len(now.up), loads.running
         ran = np.zeros(len(core.lane_since))
         ran[lanes] = core.now_s - np.array(core.lane_since)[lanes]
-        slow, std = _bottleneck(loads.total[device], loads.std[device], need)
-        estimate = np.array(core.lane_estimate)[lanes]
-        left = estimate * slow - ran[lanes]
+        slow = _bottleneck(loads.total[device], loads.std[device], need)
+        left = np.maximum(np.array(core.lane_estimate)[lanes] * slow - ran[lanes], 0)
         runs = np.maximum(np.bincount(device, minlength=many), 1)
-
-        def backlog(excess: np.ndarray, left: np.ndarray) -> np.ndarray:
-            return (queued * np.bincount(device, excess, many) / runs + np.bincount(device, left, many)) / self._slots
-
-        queued = np.array(core.queued_s)
+        queued = np.array(core.queued_s) * (1 + np.bincount(device, slow - 1, many) / runs)
         closed = ~((now.free > 0) & (now.queued == 0))
         least = np.full(many, np.inf)
         np.minimum.at(least, t.lane_device, np.where(t.lane_exists, ran, np.inf))
         overrun = OVERRUN * np.where(np.isfinite(least), least, 0)
-        mean = queued / self._slots + backlog(slow - 1, np.maximum(left, 0))
-        deviation = backlog(std, np.where(left > 0, estimate * std, 0))
-        return closed * np.maximum(mean, overrun), closed * deviation
+        return closed * np.maximum((queued + np.bincount(device, left, many)) / self._slots, overrun)
 
     def _fetch_s(self, core: PlainCore, gangs: Sequence[int], loads: _Loads) -> np.ndarray:
         """Seconds to fetch the inputs of gangs to each device [C, D]; a scalar 0 if nothing is to be moved."""
@@ -590,20 +589,16 @@ class PlainNetwork:
                 yield -self._best.item(graph, index), gang
 
 
-def _bottleneck(load: np.ndarray, std: np.ndarray, need: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Slow-down by the worst of the rows that are needed [..., H]: mean and deviation, as `scheduling.estimate`."""
+def _bottleneck(load: np.ndarray, std: np.ndarray, need: np.ndarray) -> np.ndarray:
+    """Mean slow-down by the worst of the rows that are needed [..., H], as `scheduling.estimate`."""
     from scipy.special import ndtr  # takes a tenth of a second to import
 
     known = std <= 0
     above, scale = load - 1, np.where(known, 1, std)
     z = above / scale
     chance, density = ndtr(z), np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    excess = above * chance + scale * density
-    variance = (above**2 + scale**2) * chance + above * scale * density - excess**2
-    mean = np.where(need > 0, np.where(known, np.maximum(load, 1), 1 + excess), 1)
-    deviation = np.where(known | (need <= 0), 0, np.sqrt(np.maximum(variance, 0)))
-    worst = mean.argmax(axis=-1)[..., None]
-    return mean.max(axis=-1, initial=1), np.take_along_axis(deviation, worst, axis=-1)[..., 0]
+    mean = np.where(known, np.maximum(load, 1), 1 + above * chance + scale * density)
+    return np.where(need > 0, mean, 1).max(axis=-1, initial=1)
 
 
 def _best_of_kind(mine: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,10 +3,12 @@
 **Placement.** A gang may go to a device if its estimated cost there (`scheduling/estimate.py`: seconds until it
 finishes, and those by which it delays others) is at most
 
-    (1 + MAX_REGRET) · least cost on any device + MAX_DEVIATIONS · deviation of that cost
+    (1 + MAX_REGRET) · least cost on any device
 
-so that a policy may leave the best device as far as that is in doubt, and a little further. A worker that has run
-for longer than estimated would seem to be done at once; here it counts with OVERRUN of the time for which it has run.
+in the mean under the belief. Two terms are corrected. A worker that has run for longer than estimated would seem to be
+done at once: here it counts with OVERRUN of the time for which it has run. And loads of our own would seem to last for
+as long as the gang runs: here they last for as long as all work in the system would take on all slots, and only so long
+can the gang delay others. Otherwise short gangs, gone in a second, would send a gang of minutes to a far slower device.
 
 **Order.** A job is overdue once its slow-down, if it went on alone from now, is MAX_DELAY times the mean of the others
 in the system. While an overdue job has gangs to place, only those may be placed. Slow-downs grow alike under load: so
@@ -24,26 +26,43 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float
 
-from symphony.scheduling.estimate import SomeDevices, estimate_parts
+from symphony.scheduling.estimate import EstimateParts, SomeDevices, estimate_parts, slowdown
 from symphony.scheduling.feasible import open_devices
-from symphony.scheduling.indexing import IntScalar, first_min, take
+from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Observation
 
-MAX_REGRET, MAX_DEVIATIONS, MAX_DELAY = 0.5, 2.0, 32.0  # chosen; docs/lab/harmless.md
+MAX_REGRET, MAX_DELAY = 0.5, 32.0  # chosen; docs/lab/harmless.md
 OVERRUN = 0.1  # about the error of a profile
 
 
 def trusted(
-    observation: Observation, gang: IntScalar, able: Bool[Array, " some"], devices: SomeDevices = None
+    observation: Observation,
+    gang: IntScalar,
+    able: Bool[Array, " some"],
+    work_s: FloatScalar,
+    devices: SomeDevices = None,
 ) -> Bool[Array, " some"]:
-    """Devices among the `able` ones that a gang may be placed on: the best one, and those not far behind it."""
+    """Devices among the `able` ones that a gang may be placed on: the best one, and those not far behind it.
+
+    `work_s`: seconds after which loads of our own are gone.
+    """
     parts = estimate_parts(observation, gang, observation.background, observation.background_std, devices)
+    parts = passing_loads(observation, gang, parts, work_s, devices)
     wait_s = overrun_s(observation)
     parts = replace(parts, queue=jnp.maximum(parts.queue, wait_s if devices is None else take(wait_s, devices)))
     able &= jnp.isfinite(parts.cost)
-    least, best = first_min(jnp.where(able, parts.cost, jnp.inf))
-    doubt = take(parts.std, jnp.minimum(best, able.shape[0] - 1))
-    return able & (parts.cost <= (1 + MAX_REGRET) * least + MAX_DEVIATIONS * doubt)
+    return able & (parts.cost <= (1 + MAX_REGRET) * jnp.where(able, parts.cost, jnp.inf).min())
+
+
+def passing_loads(
+    observation: Observation, gang: IntScalar, parts: EstimateParts, work_s: FloatScalar, devices: SomeDevices = None
+) -> EstimateParts:
+    """The same terms if loads of our own last for `work_s`: only others slow the rest of the run."""
+    alone = replace(observation, own_load=jnp.zeros(observation.own_load.shape))
+    others = slowdown(alone, gang, observation.background, observation.background_std, devices).mean
+    run_s = parts.run * parts.slow
+    share = jnp.where(run_s > work_s, work_s / run_s, 1)  # of the run, under loads of our own
+    return replace(parts, slow=share * parts.slow + (1 - share) * others, harm=share * parts.harm)
 
 
 def overrun_s(observation: Observation) -> Float[Array, " devices"]:
