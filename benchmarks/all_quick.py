@@ -33,6 +33,11 @@ POSITIONAL = {
     "decima": ("decima",),
 }  # arguments beside --quick; files are written to a folder that is deleted
 OURS = ("symphony", "benchmarks")
+AFTER_ERROR = (
+    "hint: ",
+    "-----",
+    "For simplicity, JAX has removed",
+)  # lines that follow the one that says what went wrong
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def reason(output: str, status: int) -> str:
         return f"skipped: needs {missing[-1]}"
     if missing := re.findall(r"DataError: (.+) is missing$", output, re.MULTILINE):
         return f"skipped: needs {missing[-1]}"
-    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("hint: ")]
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith(AFTER_ERROR)]
     return lines[-1] if lines else f"status {status}"
 
 

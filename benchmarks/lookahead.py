@@ -33,6 +33,7 @@ from symphony.scheduling.policy import Policy
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import Disturbances, Scenario, draw, stack
+from tests.compiling import compile_quickly
 
 WORKLOADS = {"layered": "layered:12?jobs=6", "variant-calling": "variant-calling?jobs=6"}
 SEEDS = range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + 10)
@@ -71,6 +72,8 @@ def measure(scenarios: list[Scenario], policy: Policy) -> dict[str, Any]:
 def main() -> None:
     """Measure and print; figures are kept as they come."""
     chosen = arguments(__doc__ or "", tuple(WORKLOADS))
+    if chosen.quick:
+        compile_quickly()  # it is compilation that takes the time
     learned = named(SHIPPED)
     assert isinstance(learned, Learned)
     found: dict[str, list[dict[str, Any]]] = {}

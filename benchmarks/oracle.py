@@ -24,6 +24,7 @@ from symphony.oracle.provable import four_devices
 from symphony.problem.topologies import topology
 from symphony.problem.topology import Topology
 from symphony.simulator.scenarios import CALM, Scenario, draw
+from tests.compiling import compile_quickly
 
 STARTS = ("heft", "eft-exact", "sjf")
 
@@ -78,6 +79,8 @@ def measure(
 def main() -> None:
     """Measure, print, keep."""
     args = arguments("What the oracle proves and finds.", ("free", "bus", "search"))
+    if args.quick:
+        compile_quickly()  # it is compilation that takes the time
     console = Console(width=140)
     figures: dict[str, Any] = {}
     seeds = range(1) if args.quick else range(3)

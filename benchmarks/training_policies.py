@@ -35,6 +35,7 @@ from benchmarks.training_jobs import OURS, Figures, by_load, figures, planner, u
 from symphony.training_jobs.closed_loop import run
 from symphony.training_jobs.measured_jobs import describe_jobs
 from symphony.training_jobs.placer import Placer, network
+from tests.compiling import compile_quickly
 
 SECTIONS = ("collect", "train", "policies")
 COLLECTED = 1_000  # the seed of the list that samples are collected on
@@ -132,6 +133,7 @@ def main() -> None:
     options_parser.add_argument("--repeats", type=int, default=8, help="episodes of a list")
     options = options_parser.parse_args()
     if options.quick:
+        compile_quickly()  # it is compilation that takes the time
         options.jobs, options.how = options.jobs // 4, options.how[:1]
         options.batch, options.repeats = 2, 2
         # One list for all parts: a second one would be compiled for again.

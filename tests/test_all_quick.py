@@ -21,6 +21,7 @@ def python(program: str, limit_s: float = SECONDS) -> all_quick.Outcome:
         ("print('a table')", "ok", False),
         ("raise SystemExit('no seeds')", "no seeds", True),
         ("raise SystemExit(3)", "status 3", True),
+        ("raise SystemExit('no seeds\\n--------\\nFor simplicity, JAX has removed its frames')", "no seeds", True),
         ("import nobody_has_this.part", "skipped: needs nobody_has_this", False),
         ("import symphony.nothing", "ModuleNotFoundError: No module named 'symphony.nothing'", True),
         ("import benchmarks.common as c; c.data('no', 'such')", "skipped: needs {data}/no/such", False),

@@ -52,9 +52,10 @@ class TrainingBatch(eqx.Module):
 def training_batch(decisions: Decisions, advantage: Array, target: Array, unroll: int, group: int) -> TrainingBatch:
     """Cut runs, `group` of each scenario, into segments."""
     runs, many = advantage.shape
+    segments = runs * many // unroll
 
     def cut(x: Array) -> Array:
-        return x.reshape(-1, unroll, *x.shape[2:])
+        return x.reshape(segments, unroll, *x.shape[2:])  # -1 cannot be resolved where a policy lists no such action
 
     made, kept, advantage, target = jax.tree.map(cut, (decisions.made, decisions.kept, advantage, target))
     return TrainingBatch(made, kept, advantage, target, (jnp.arange(runs) // group).repeat(many // unroll))
