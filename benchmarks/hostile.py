@@ -1,8 +1,10 @@
 """Attacks on a real service: `python -m benchmarks.hostile [--quick] [--json FILE] [--kills N] [--only SECTION…]`.
 
     attacks   each attack runs against a `symphony serve` on loopback; whether the service held, a figure of the
-              attack, how much its memory grew, and the p99 of the submissions of another user meanwhile, also as
-              a ratio to that without an attack
+              attack, how much its memory grew, the p99 of the submissions of another user meanwhile, also as
+              a ratio to that without an attack, and CPU time, which says more where the cores are busy: seconds that
+              the service spent because of the attack (in all, and of each second that it lasted), and milliseconds
+              of client and service for each honest submission (the service's: measured without an attack)
     kills     service, workers and PostgreSQL (SQLite where that is not installed) are killed (SIGKILL) at random
               while jobs are submitted; whether an accepted job was lost, had a wrong result, or ran again after its
               end was journalled
@@ -77,6 +79,14 @@ def total(*values):
     return len(values)
 
 
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process, all threads."""
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 # --- the place
 
 
@@ -135,11 +145,7 @@ class Target:
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds of the service's process, all threads."""
-        with suppress(OSError):
-            words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-            return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-        return 0.0
+        return cpu_s(self.pid)
 
     def restart(self, *options: str, descriptors: int = 0) -> float:
         """Kill it if it runs, and start it again at the same address; the seconds that the start takes."""
@@ -183,6 +189,10 @@ class Honest:
         finally:
             print("off", file=commands, flush=True)
             took += [float(line) for line in iter(answers.readline, OVER)]
+
+    @property
+    def cpu_s(self) -> float:
+        return cpu_s(self._process.pid)
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -230,7 +240,7 @@ def submit_honestly() -> None:
 
 def nothing(target: Target) -> tuple[bool, dict[str, Any]]:
     """No attack: what the honest user has otherwise."""
-    time.sleep(8.0 * target.scale)
+    time.sleep(max(8.0 * target.scale, 3.0))
     return True, {}
 
 
@@ -512,10 +522,11 @@ def measure_attacks(folder: Path, quick: bool, seed: int, console: Console) -> l
     with target.user("warm") as cluster:
         cluster.submit(one(add, 1)).result(RESULT_S)
     rows: list[dict[str, Any]] = []
-    honest = Honest(target)
+    honest, job_s = Honest(target), 0.0  # CPU time of the service for an honest job
     for attack in ATTACKS:
-        memory, cpu_s, began = target.memory_mb, target.cpu_s, time.perf_counter()
         with nullcontext([]) if attack in RESTARTING else honest.submitting() as took:
+            memory, before_s, client_s = target.memory_mb, target.cpu_s, honest.cpu_s
+            began = time.perf_counter()
             try:
                 held, figures = attack(target)
             except (sy.SymphonyError, OSError, AssertionError, TimeoutError) as error:
@@ -525,8 +536,12 @@ def measure_attacks(folder: Path, quick: bool, seed: int, console: Console) -> l
             target.restart()
         row = {"attack": attack.__name__, "held": held, "seconds": round(time.perf_counter() - began, 1)}
         row |= {"p99_ms": _p99_ms(took), "submits": len(took), "grown_mb": round(target.memory_mb - memory)}
-        if attack is nothing and took:
-            figures["cpu_ms_of_a_job"] = round((target.cpu_s - cpu_s) / (len(took) + 1) * 1e3, 1)
+        if took:  # the same service as before
+            spent_s, count = target.cpu_s - before_s, len(took) + 1
+            job_s = spent_s / count if attack is nothing else job_s
+            attack_s = max(spent_s - job_s * count, 0.0)
+            row |= {"cpu_s": round(attack_s, 2), "cpu_share": round(attack_s / row["seconds"], 3)}
+            row |= {"job_ms": round(job_s * 1e3, 1), "client_ms": round((honest.cpu_s - client_s) / count * 1e3, 1)}
         if took and rows:
             row["p99_ratio"] = round(row["p99_ms"] / rows[0]["p99_ms"], 2)  # to that without an attack
         rows.append(row | {"figures": figures})
@@ -542,7 +557,10 @@ def _p99_ms(took: list[float]) -> float | None:
 
 def _line(row: dict[str, Any]) -> str:
     p99 = "-" if row["p99_ms"] is None else f"p99 {row['p99_ms']} ms of {row['submits']}"
-    return f"{row['attack']}: {'held' if row['held'] else 'FAILED'}, {p99}, {row['grown_mb']:+} MB, {row['figures']}"
+    verdict, cpu = "held" if row["held"] else "FAILED", ""
+    if "cpu_s" in row:
+        cpu = f" {row['cpu_s']} CPU-s ({row['cpu_share']:.0%} of a core), client {row['client_ms']} ms,"
+    return f"{row['attack']}: {verdict} in {row['seconds']} s, {p99},{cpu} {row['grown_mb']:+} MB, {row['figures']}"
 
 
 # --- kills
@@ -744,13 +762,14 @@ def main() -> None:
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("attack", "verdict", "p99, ms", "of none", "submits", "grown, MB"):
+    for name in ("attack", "verdict", "p99, ms", "of none", "submits", "CPU, s", "of a core", "grown, MB"):
         table.add_column(name, justify="left" if name in ("attack", "verdict") else "right")
     for row in rows:
         p99 = "" if row["p99_ms"] is None else f"{row['p99_ms']}{'' if row['p99_ms'] <= TARGET_P99_MS else ' !'}"
         verdict = "held" if row["held"] else "failed"
         ratio = str(row.get("p99_ratio", ""))
-        table.add_row(row["attack"], verdict, p99, ratio, str(row["submits"]), f"{row['grown_mb']:+}")
+        cpu = str(row.get("cpu_s", "")), f"{row['cpu_share']:.0%}" if "cpu_share" in row else ""
+        table.add_row(row["attack"], verdict, p99, ratio, str(row["submits"]), *cpu, f"{row['grown_mb']:+}")
     return table
 
 

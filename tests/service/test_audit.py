@@ -56,6 +56,14 @@ def test_rows_are_added_and_never_changed(url: str, tmp_path: Path) -> None:
     database.dispose()
 
 
+@pytest.mark.parametrize("query", ["action=%00", "after=2147483648"])
+def test_what_a_database_cannot_be_asked_is_refused(url: str, tmp_path: Path, query: str) -> None:
+    """PostgreSQL has no text with NUL, and these IDs have 32 bits: that the database failed was the answer."""
+    with place(tmp_path / "state", url) as found:
+        answer = Answer(found, "GET", f"/v1/audit?{query}", **bearer(found.token("root", "admin")))
+    assert answer.status == 422
+
+
 def test_what_administrators_do_is_written_down(here: Place) -> None:
     with here.connect("root", "admin") as root, here.connect("ann") as ann:
         since = root.audit()[-1].id  # the two tokens, made at the command line

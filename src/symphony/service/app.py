@@ -506,8 +506,8 @@ def make_app(
     async def read_audit(
         token: Admin,
         since: Annotated[float, Query(ge=0, le=2**62, description="seconds since 1970")] = 0.0,
-        after: Annotated[int, Query(ge=0, le=2**62, description="only entries with larger IDs")] = 0,
-        action: Annotated[str, Query(max_length=32)] = "",
+        after: Annotated[int, Query(ge=0, le=2**31 - 1, description="only entries with larger IDs")] = 0,
+        action: Annotated[str, Query(max_length=32, pattern="^[a-z-]*$")] = "",
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
     ) -> wire.AuditLog:
         """The audit log, oldest first: the newest entries, or with `after` those that follow an ID."""
