@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import jax
+
 from symphony.envs import FunctionalEnv, Params, make
 from tests.baselines.cheap import cheap_scenario
 
@@ -27,3 +29,10 @@ def described() -> dict[str, Any]:
 def small(**options: Any) -> tuple[FunctionalEnv, Params]:
     """Of three scenarios. Equal options are one environment, whose programs are compiled once."""
     return make(**described(), seeds=SEEDS, **LISTED, **options)
+
+
+@cache
+def decisions() -> tuple[FunctionalEnv, Any, Any]:
+    """One whole decision a step, with its compiled `reset_to` and `step_env`. Give them params of one scenario."""
+    env, _ = small(micro_steps=None)
+    return env, jax.jit(env.reset_to), jax.jit(env.step_env)

@@ -17,9 +17,9 @@ from symphony.envs import EnvFeatures, EnvState, FunctionalEnv, Params
 from symphony.scheduling import advance
 from symphony.scheduling.policy import PLACE
 from symphony.simulator.records import RunRecord
-from tests.envs.small import SEEDS, described, small
+from tests.envs.small import SEEDS, decisions, described, small
 
-MICRO_STEPS = 320  # enough for each of the scenarios to end
+MICRO_STEPS = 640  # enough for each of the scenarios to end, and for another after it
 KEY = jax.random.key(0)
 
 
@@ -31,46 +31,75 @@ def simulated() -> list[RunRecord]:
 
 
 @cache
-def programs(env: FunctionalEnv) -> tuple[Any, Any]:
-    """Reset to a number, and a step without a new episode; of one environment by itself."""
-    return jax.jit(env.reset_to), jax.jit(env.step_env)
+def one_scenario(number: int) -> Params:
+    """One of the scenarios."""
+    return decisions()[0].params([SEEDS[number]])
+
+
+def begin(number: int) -> tuple[EnvFeatures, EnvState]:
+    """The first decision of a scenario."""
+    return decisions()[1](jnp.asarray(0), one_scenario(number))
+
+
+def act(number: int, state: EnvState, action: Any) -> Any:
+    """Carry out an action on a scenario."""
+    return decisions()[2](KEY, state, jnp.asarray(int(action)), one_scenario(number))
 
 
 def first_allowed(obs: Any) -> np.int64:
-    """Of NumPy's type, as all actions here: a number of Python's would compile a step of its own."""
     return np.argmax(obs.action_mask)
 
 
 def test_a_policy_stepped_from_outside_completes_jobs_when_it_does_in_the_simulator() -> None:
-    """Step by step of the simulator, side by side, so that every job's completion is seen when it happens."""
+    """Step by step of the simulator, side by side, so that every job's completion is seen when it happens.
+
+    Where an episode has ended, the step returns the end of the old one, and the beginning of a new one.
+    """
     env, params = small(features=False)
 
-    def one(state: EnvState, _: None) -> tuple[EnvState, Any]:
+    def one(state: EnvState, key: jax.Array) -> tuple[EnvState, Any]:
         before = state.episode.world.core.job
         due = env.needs_action(state, params)
-        _, state, reward, done, info = env.step_env(KEY, state, earliest(env, state, params), params)
+        _, state, reward, done, info = env.step(key, state, earliest(env, state, params), params)
         world = state.episode.world
         left = jnp.where(world.core.job != before, before, -1)
         return state, (left, world.now.whole, world.now.part, reward, done, info, due)
 
-    def whole(number: jax.Array) -> Any:
-        _, state = env.reset_to(number, params)
-        return jax.lax.scan(one, state, None, length=MICRO_STEPS)[1]
+    def together(keys: jax.Array) -> Any:
+        _, state = jax.vmap(env.reset_to, in_axes=(0, None))(jnp.arange(len(SEEDS)), params)
+        return jax.lax.scan(jax.vmap(one), state, keys)[1]
 
-    made = jax.jit(jax.vmap(whole))(jnp.arange(len(SEEDS)))
-    left, seconds, part, reward, done, info, due = jax.tree.map(np.asarray, made)
+    made = jax.jit(together)(jax.random.split(KEY, (MICRO_STEPS, len(SEEDS))))
+    left, whole, part, reward, done, info, due = jax.tree.map(np.asarray, made)
     np.testing.assert_array_equal(due, info["decided"])
-    for number, run in enumerate(simulated()):
-        assert done[number, -1] and not info["stalled"][number, -1]
-        finish_s = {}
-        for step, slot in zip(*np.nonzero(left[number] >= 0), strict=True):
-            finish_s[int(left[number, step, slot])] = seconds[number, step] + np.float64(part[number, step])
-        assert finish_s == pytest.approx({job.job: job.finish_s for job in run.jobs}, rel=1e-6)
-        assert info["decisions"][number, -1] == run.decisions
-        assert info["refused"][number].sum() == run.refused == 0
-        assert info["decided"][number].sum() == run.decisions  # the other steps ignored what was answered
-        mean_s = np.mean([job.completion_s for job in run.jobs])
-        assert reward[number].sum() == pytest.approx(-mean_s, rel=1e-5)
+    now = whole + part.astype(float)
+    means = [np.mean([job.completion_s for job in run.jobs]) for run in simulated()]
+    drawn = []
+    for number in range(len(SEEDS)):
+        began = 0
+        for end in np.flatnonzero(done[:, number]):
+            episode = slice(began, end + 1), number
+            cost = -reward[episode].sum()
+            (which,) = np.flatnonzero(np.isclose(means, cost, rtol=1e-5))
+            if began == 0:
+                assert which == number
+            else:
+                drawn.append(int(which))
+            run = simulated()[which]
+            finish_s = {}
+            for step, slot in zip(*np.nonzero(left[episode] >= 0), strict=True):
+                at = began + step
+                finish_s[int(left[at, number, slot])] = info["time_s"][at, number] if at == end else now[at, number]
+            assert finish_s == pytest.approx({job.job: job.finish_s for job in run.jobs}, rel=1e-6)
+            assert not info["stalled"][end, number] and info["jobs_done"][end, number] == len(run.jobs)
+            assert info["decisions"][end, number] == run.decisions
+            assert info["refused"][episode].sum() == run.refused == 0
+            assert info["decided"][episode].sum() == run.decisions  # the other steps ignored what was answered
+            assert info["mean_completion_s"][end, number] == pytest.approx(cost, rel=1e-5)
+            assert now[end, number] < info["time_s"][end, number]  # the new one is at its beginning
+            began = end + 1
+        assert began > 0
+    assert len(set(drawn)) > 1
 
 
 def earliest(env: FunctionalEnv, state: EnvState, params: Params) -> sy.Action:
@@ -78,20 +107,18 @@ def earliest(env: FunctionalEnv, state: EnvState, params: Params) -> sy.Action:
     return EftBelief().decide(KEY, None, env.observation(state, params))[1]
 
 
-@pytest.mark.parametrize("objective", ["slowdown", "makespan"])  # completion: above
-def test_rewards_sum_to_the_objective(objective: str) -> None:
-    env, params = small(objective=objective, features=False, micro_steps=None)
+def test_rewards_sum_to_the_makespan_with_two_steps_of_the_simulator_a_step() -> None:
+    env, params = small(objective="makespan", features=False, micro_steps=2)
     step = jax.jit(lambda state: env.step_env(KEY, state, earliest(env, state, params), params))
     _, state = jax.jit(env.reset_to)(1, params)
-    total, done, decisions = 0.0, False, 0
+    total, done, decided, steps = 0.0, False, 0, 0
     while not done:
         _, state, reward, done, info = step(state)
-        total, decisions = total + float(reward), decisions + 1
-        assert reward <= 0 and info["decided"] and not info["refused"]
+        total, decided, steps = total + float(reward), decided + int(info["decided"]), steps + 1
+        assert reward <= 0 and not info["refused"]
     run = simulated()[1]
-    assert info["jobs_done"] == 8 and info["decisions"] == decisions == run.decisions
-    costs = {"slowdown": np.mean([job.slowdown for job in run.jobs]), "makespan": run.makespan_s}
-    assert total == pytest.approx(-costs[objective], rel=1e-5)
+    assert info["jobs_done"] == 8 and info["decisions"] == decided == run.decisions < steps
+    assert total == pytest.approx(-run.makespan_s, rel=1e-5)
     # What is over stays over.
     _, after, reward, done, info = step(state)
     assert done and reward == 0 and not info["decided"]
@@ -99,9 +126,8 @@ def test_rewards_sum_to_the_objective(objective: str) -> None:
 
 
 def test_the_mask_allows_what_the_rules_accept() -> None:
-    env, params = small(micro_steps=None)
-    reset, step = programs(env)
-    topology = params.scenarios.topology
+    env = decisions()[0]
+    topology = one_scenario(0).scenarios.topology
 
     @jax.jit
     def accepted(state: Any) -> jax.Array:
@@ -112,7 +138,7 @@ def test_the_mask_allows_what_the_rules_accept() -> None:
     kinds: set[int] = set()
     forbidden = 0
     for number in range(len(SEEDS)):
-        obs, state = reset(number, params)
+        obs, state = begin(number)
         done = False
         rng = np.random.default_rng(number)
         while not done:
@@ -123,18 +149,16 @@ def test_the_mask_allows_what_the_rules_accept() -> None:
             assert not taken[~mask & (kind == PLACE)].any()
             kinds |= set(kind[mask].tolist())
             forbidden += int((~mask & (kind == PLACE)).sum())
-            obs, state, _, done, info = step(KEY, state, rng.choice(np.flatnonzero(mask)), params)
+            obs, state, _, done, info = act(number, state, rng.choice(np.flatnonzero(mask)))
             assert not info["refused"]
         assert not obs.decision and obs.action_mask.tolist() == [False] * (env.num_actions - 1) + [True]
     assert kinds == {0, 1, 2, 3} and forbidden > 0  # each kind of action was allowed at times
 
 
 def test_a_forbidden_number_is_refused_and_the_first_allowed_action_carried_out() -> None:
-    env, params = small(micro_steps=None)
-    reset, step = programs(env)
-    obs, state = reset(0, params)
+    obs, state = begin(0)
     (forbidden, *_) = np.flatnonzero(~np.asarray(obs.action_mask))
-    one, two = (step(KEY, state, action, params) for action in (forbidden, first_allowed(obs)))
+    one, two = (act(0, state, action) for action in (forbidden, first_allowed(obs)))
     assert one[4].pop("refused") and not two[4].pop("refused")
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
@@ -142,11 +166,10 @@ def test_a_forbidden_number_is_refused_and_the_first_allowed_action_carried_out(
 def test_side_by_side_and_alone_are_the_same() -> None:
     """Also where one takes longer to its next decision than another, and where one ends before another."""
     env, params = small(micro_steps=None)
-    reset, step = programs(env)
     numbers = jnp.arange(len(SEEDS))
     together = jax.jit(jax.vmap(env.step_env, in_axes=(0, 0, 0, None)))
     obs, state = jax.jit(jax.vmap(env.reset_to, in_axes=(0, None)))(numbers, params)
-    alone = [reset(number, params) for number in range(len(SEEDS))]
+    alone = [begin(number) for number in range(len(SEEDS))]
     keys = jax.random.split(KEY, len(SEEDS))
     ends = np.zeros(len(SEEDS), int)
     for turn in range(1000):
@@ -154,7 +177,7 @@ def test_side_by_side_and_alone_are_the_same() -> None:
         for number, one in enumerate(alone):
             same(jax.tree.map(lambda x, number=number: x[number], obs), one[0])
         obs, state, reward, done, _ = together(keys, state, action, params)
-        alone = [step(KEY, one[1], action[number], params) for number, one in enumerate(alone)]
+        alone = [act(number, one[1], action[number]) for number, one in enumerate(alone)]
         np.testing.assert_allclose(reward, [one[2] for one in alone], rtol=1e-4, atol=1e-6)
         ends = np.where(done & (ends == 0), turn, ends)
         if done.all():
@@ -167,57 +190,37 @@ def same(one: Any, other: Any) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-3), one, other)
 
 
-@pytest.mark.parametrize(("micro_steps", "steps"), [(None, 250), (2, 400)])
-def test_step_begins_a_new_episode_where_one_has_ended(micro_steps: int | None, steps: int) -> None:
-    """What it answers is the end of the old one, and the beginning of the new. By itself, and side by side."""
-    env, params = small(micro_steps=micro_steps, features=False)
-    size = 3
+def test_rewards_of_whole_decisions_sum_to_the_slowdown_of_one_episode_after_the_other() -> None:
+    """A single environment, which starts a new episode where one has ended."""
+    env, params = small(objective="slowdown", micro_steps=None, features=False)
 
     def one(state: EnvState, key: jax.Array) -> tuple[EnvState, Any]:
         _, state, reward, done, info = env.step(key, state, earliest(env, state, params), params)
         return state, (reward, done, info, state.episode.world.now.total, env.needs_action(state, params))
 
-    def alone(keys: jax.Array) -> Any:
-        return jax.lax.scan(one, env.reset_to(0, params)[1], keys)[1]
-
-    def together(keys: jax.Array) -> Any:
-        _, state = jax.vmap(env.reset_to, in_axes=(0, None))(jnp.zeros(size, int), params)
-        return jax.lax.scan(jax.vmap(one), state, keys)[1]
-
-    keys = jax.random.split(KEY, (steps, size))
-    if micro_steps is None:
-        run = jax.jit(alone)
-        made = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *(run(keys[:, number]) for number in range(size)))
-    else:
-        made = jax.jit(together)(keys)
+    made = jax.jit(lambda keys: jax.lax.scan(one, env.reset_to(0, params)[1], keys)[1])(jax.random.split(KEY, 500))
     reward, done, info, now, decision = jax.tree.map(np.asarray, made)
-    known = [np.mean([job.completion_s for job in run.jobs]) for run in simulated()]
-    seen = []
-    for number in range(size):
-        began = 0
-        for end in np.flatnonzero(done[:, number]):
-            assert info["jobs_done"][end, number] == 8
-            assert now[end, number] < info["time_s"][end, number]  # the new one is at its first decision, or before
-            assert decision[end, number] or micro_steps
-            cost = -reward[began : end + 1, number].sum()
-            assert cost == pytest.approx(info["mean_completion_s"][end, number], rel=1e-5)
-            (which,) = np.flatnonzero(np.isclose(known, cost, rtol=1e-5))
-            assert which == 0 or began > 0  # the first scenario is the one that was asked for
-            seen.append(int(which))
-            began = end + 1
-        assert began > 0
-    assert len(set(seen)) > 1  # others were drawn
+    assert info["decided"].all() and decision.all() and not info["refused"].any()
+    known = [np.mean([job.slowdown for job in run.jobs]) for run in simulated()]
+    seen, began = [], 0
+    for end in np.flatnonzero(done):
+        cost = -reward[began : end + 1].sum()
+        assert cost == pytest.approx(info["mean_slowdown"][end], rel=1e-5)
+        (which,) = np.flatnonzero(np.isclose(known, cost, rtol=1e-5))
+        assert info["jobs_done"][end] == 8 and info["decisions"][end] == simulated()[which].decisions
+        assert now[end] < info["time_s"][end]  # the new one is at its first decision
+        seen.append(int(which))
+        began = end + 1
+    assert seen[0] == 0 and len(set(seen)) > 1  # the first was asked for, others were drawn
 
 
 @cache
 def _returns(number: int) -> float:
     """The return of an episode whose first allowed action is taken throughout."""
-    env, params = small(micro_steps=None)
-    reset, step = programs(env)
-    obs, state = reset(number, params)
+    obs, state = begin(number)
     total, done = 0.0, False
     while not done:
-        obs, state, reward, done, _ = step(KEY, state, first_allowed(obs), params)
+        obs, state, reward, done, _ = act(number, state, first_allowed(obs))
         total += float(reward)
     return total
 
@@ -231,7 +234,7 @@ class FirstListed(eqx.Module):
 
 
 def test_an_agent_is_a_policy_that_decides_as_it_does_in_the_environment() -> None:
-    env, _ = small(micro_steps=None)
+    env = decisions()[0]
     runs = sy.simulate([env.source.draw(seed) for seed in SEEDS], env.policy(FirstListed()))
     for number, run in enumerate(runs):
         mean_s = np.mean([job.completion_s for job in run.jobs])
@@ -249,10 +252,8 @@ def test_reset_takes_any_scenario_and_equal_keys_take_the_same() -> None:
 
 def test_a_step_is_compiled_once() -> None:
     """A state that comes out of a step has the types of one that comes out of a reset."""
-    env, params = small(micro_steps=None)
-    reset, step = programs(env)
-    obs, first = reset(0, params)
-    _, second, *_ = step(KEY, first, first_allowed(obs), params)
+    obs, first = begin(0)
+    _, second, *_ = act(0, first, first_allowed(obs))
     types = [[(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(state)] for state in (first, second)]
     assert jax.tree.structure(first) == jax.tree.structure(second) and types[0] == types[1]
 

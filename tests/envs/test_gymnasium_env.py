@@ -15,12 +15,16 @@ from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 import symphony as sy  # noqa: E402
 from symphony.problem.extras import install_command  # noqa: E402
-from tests.envs.small import LISTED, SEEDS, described, small  # noqa: E402
+from tests.envs.small import LISTED, SEEDS, decisions, described, small  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def env() -> sy.envs.GymnasiumEnv:
-    return sy.envs.GymnasiumEnv(**described(), **LISTED)
+    """Of the same description as the functional one of other tests, so that it shares its compiled programs."""
+    made = sy.envs.GymnasiumEnv(**described(), **LISTED)
+    assert made.functional.micro_steps is None
+    made.functional, made._reset, made._step = decisions()
+    return made
 
 
 def test_it_passes_gymnasiums_checks(env: sy.envs.GymnasiumEnv) -> None:
