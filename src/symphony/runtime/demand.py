@@ -29,7 +29,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from symphony.problem.topology import Device, Topology
+from symphony.problem.topology import Topology
 from symphony.runtime.timing import (
     CHANGED_CODE_STD,
     LOG_TIME_DRIFT,
