@@ -5,8 +5,8 @@ Every figure includes the dispatch of a compiled program; the row "(does nothing
 linear program on the host are shown at a change of the set of jobs, where they do solve it.
 
 The rows "symphony, natively" and "symphony, in NumPy" are the network's decision as real runs take it, with and without
-a compiler at installation (`runtime/native.c`, `runtime/plain_network.py`), in CPU time of its thread: fresh states of a
-made-up run on the same cluster, 16 jobs of 16 to 64 tasks, all kinds of devices equal to all kernels, new background
+a compiler at installation (`runtime/native.c`, `runtime/plain_network.py`), in CPU time of its thread: fresh states of
+a made-up run on the same cluster, 16 jobs of 16 to 64 tasks, all kinds of devices equal to all kernels, new background
 loads on every row between any two turns. The two are measured in turns. They exist for clusters that plain turns suit.
 
 Unfair to learned and vectorised policies: a decision alone leaves a vector machine idle.
@@ -106,7 +106,7 @@ def cost(policy: Policy, s: ScenarioArrays, world: Any, calls: int) -> dict[str,
 
 
 def _nothing(*_: Any) -> None:
-    """A kernel of `plain_cost`."""
+    """A kernel of `plain_seconds`."""
 
 
 def plain_costs(cluster: str, calls: int) -> dict[str, dict[str, float]]:

@@ -29,7 +29,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from symphony.problem.topology import Device, Topology
+from symphony.problem.topology import Topology
 from symphony.runtime.timing import (
     CHANGED_CODE_STD,
     LOG_TIME_DRIFT,
@@ -246,18 +246,23 @@ class Demand:
         self.counted = self.counted[0], self.counted[1] / (1 + self.counted[1] * CHANGED_CODE_SHARE_STD**2)
 
 
-def memory_row(topology: Topology, device: Device) -> str | None:
-    """The memory of its socket, over which its work goes."""
+def memory_rows(topology: Topology) -> list[str | None]:
+    """Of each device: the memory of its socket, over which its work goes."""
     memories = {row.name for row in topology.resources if row.kind == "memory"}
-    return next((hop.resource for hop in device.route if hop.resource in memories), None)
+    return [
+        next((hop.resource for hop in device.route if hop.resource in memories), None) for device in topology.devices
+    ]
 
 
 class CoRunners:
     """Who ran beside whom, on devices that share a memory."""
 
     def __init__(self, topology: Topology) -> None:
-        rows = [memory_row(topology, device) for device in topology.devices]
-        self._near = [{n for n, other in enumerate(rows) if other == row and row is not None} for row in rows]
+        rows = memory_rows(topology)
+        on: dict[str | None, set[int]] = {row: set() for row in rows}
+        for device, row in enumerate(rows):
+            on[row] |= {device} if row is not None else set()
+        self._near = [on[row] for row in rows]
         self._ended: deque[PastRun] = deque(maxlen=MAX_PAST_RUNS)
 
     def ended(self, ran: PastRun) -> None:

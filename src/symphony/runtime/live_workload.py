@@ -39,7 +39,7 @@ from symphony.problem.workload import (
     Workload,
     topological_order,
 )
-from symphony.runtime.demand import memory_row
+from symphony.runtime.demand import memory_rows
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE, Profiles
@@ -381,8 +381,7 @@ def _memory_bandwidths(topology: Topology) -> dict[str, float]:
     """Bandwidth of the shared memory of each device kind; the smallest if there are several memories."""
     capacity = {row.name: row.capacity for row in topology.resources}
     bandwidths: dict[str, float] = {}
-    for device in topology.devices:
-        row = memory_row(topology, device)
+    for device, row in zip(topology.devices, memory_rows(topology), strict=True):
         if row is not None:
             bandwidths[device.kind] = min(bandwidths.get(device.kind, np.inf), capacity[row])
     return bandwidths

@@ -90,7 +90,11 @@ typedef struct {
 const char native_layout[] = FIELDS(INT_NAME, REAL_NAME, ARRAY_NAME);
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=haswell", "default")))
+#if __GNUC__ >= 12
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v3", "default")))
+#else
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default")))
+#endif
 #else
 #define FOR_EACH_PROCESSOR
 #endif
@@ -719,21 +723,28 @@ FOR_EACH_PROCESSOR static void embed_devices(Tables *x) {
         dense(x->w_down, x->b_down, WIDTH, WIDTH, embedded, x->device_down + device * WIDTH);
     }
     for (i8 row = 0; row < x->rows; row++) {
-        if (x->row_from[row] == x->row_from[row + 1]) continue;
-        f4 mean[WIDTH];
-        mean_of(x->device_down, x->row_device, x->row_from[row], x->row_from[row + 1], mean);
-        for (int j = 0; j < WIDTH; j++)
-            x->row_second[row * WIDTH + j] = max4(x->row_first[row * WIDTH + j] + mean[j], 0);
+        if (x->row_from[row + 1] - x->row_from[row] < 2) continue;
+        f4 *second = x->row_second + row * WIDTH;
+        mean_of(x->device_down, x->row_device, x->row_from[row], x->row_from[row + 1], second);
+        for (int j = 0; j < WIDTH; j++) second[j] = max4(x->row_first[row * WIDTH + j] + second[j], 0);
     }
     for (i8 device = 0; device < x->devices; device++) {
         if (!x->exists[device]) continue;
-        f4 mean[WIDTH], *embedded = x->device_last + device * WIDTH;
         i8 first = x->device_from[device], end = x->device_from[device + 1];
-        memcpy(embedded, x->device_first + device * WIDTH, sizeof(f4) * WIDTH);
+        f4 *embedded = x->device_last + device * WIDTH, sum[WIDTH] = {0}, down[WIDTH];
+        memcpy(down, x->device_down + device * WIDTH, sizeof down);
+        memcpy(embedded, x->device_first + device * WIDTH, sizeof down);
         if (end > first) {
-            mean_of(x->row_second, x->device_row, first, end, mean);
-            for (int j = 0; j < WIDTH; j++) embedded[j] += x->b_again[j];
-            add(x->w_again, WIDTH, WIDTH, mean, embedded);
+            for (i8 i = first; i < end; i++) {
+                i8 row = x->device_row[i], own = x->row_from[row + 1] - x->row_from[row] < 2;
+                const f4 *before = x->row_first + row * WIDTH, *second = x->row_second + row * WIDTH;
+                if (own) /* only this device sends it a message */
+                    for (int j = 0; j < WIDTH; j++) sum[j] += max4(before[j] + down[j], 0);
+                else
+                    for (int j = 0; j < WIDTH; j++) sum[j] += second[j];
+            }
+            for (int j = 0; j < WIDTH; j++) sum[j] /= end - first, embedded[j] += x->b_again[j];
+            add(x->w_again, WIDTH, WIDTH, sum, embedded);
         }
         relu(embedded, WIDTH);
     }

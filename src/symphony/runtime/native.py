@@ -39,7 +39,7 @@ from symphony.scheduling.policy import WAIT
 if TYPE_CHECKING:
     from symphony.runtime.plain_turn import PlainCore
 
-MAX_KINDS = 32  # as in native.c
+MAX_NATIVE_KINDS = 32  # MAX_KINDS in native.c
 TYPES = {"i1": np.int8, "i4": np.int32, "i8": np.int64, "f4": np.float32, "f8": np.float64}
 RULES = {
     "max_log": MAX_LOG,
@@ -89,10 +89,10 @@ def _layout() -> dict[str, tuple[int, str]]:
 def suits_native(t: TopologyArrays) -> bool:
     """Whether decisions on a cluster can be taken natively."""
     lanes = t.lane_device
-    return library() is not None and len(t.kind_memory) <= MAX_KINDS and bool((np.diff(lanes) >= 0).all())
+    return library() is not None and len(t.kind_memory) <= MAX_NATIVE_KINDS and bool((np.diff(lanes) >= 0).all())
 
 
-class Fields:
+class NativeFields:
     """Values of fields, ready to be set: numbers, and arrays, which must stay where they are."""
 
     def __init__(self, **values: Any) -> None:
@@ -111,10 +111,10 @@ class Fields:
         self.at, self.bits = np.array([_layout()[name][0] for name in values]), np.array(bits, np.int64)
 
     @staticmethod
-    def converted(**values: Any) -> Fields:
+    def converted(**values: Any) -> NativeFields:
         """Arrays as copies of the right type where they have another."""
         types = {name: TYPES[_layout()[name][1][:-1]] for name in values}
-        return Fields(**{name: np.ascontiguousarray(value, types[name]) for name, value in values.items()})
+        return NativeFields(**{name: np.ascontiguousarray(value, types[name]) for name, value in values.items()})
 
 
 class NativeTables:
@@ -141,8 +141,8 @@ class NativeTables:
             for name in ("now_s", "placing", "placed", "busy", "action", "action_gang", "action_device", "wait_s")
         )
 
-    def set(self, *some: Fields, **values: Any) -> None:
-        for fields in (*some, Fields(**values)) if values else some:
+    def set(self, *some: NativeFields, **values: Any) -> None:
+        for fields in (*some, NativeFields(**values)) if values else some:
             self._ints[fields.at] = fields.bits
             self._kept.update(fields.values)
 
@@ -155,16 +155,16 @@ class NativeTables:
         self.set(devices=devices, hops=hops, rows=len(t.capacity), lanes=len(t.lane_device), kinds=len(t.kind_memory))
         self.set(existing=int(t.exists.sum()), total_slots=max(int(t.slots.sum()), 1))
         names = "device_kind slots place peers route_row route_kind route_spans exists capacity latency kind_memory"
-        self.set(Fields.converted(**{name: getattr(t, name) for name in names.split()}))
+        self.set(NativeFields.converted(**{name: getattr(t, name) for name in names.split()}))
         lanes = np.searchsorted(t.lane_device, np.arange(devices + 1))
-        self.set(Fields.converted(route_used=t.row_group[t.route_row] >= 0, lane_start=lanes))
+        self.set(NativeFields.converted(route_used=t.row_group[t.route_row] >= 0, lane_start=lanes))
 
     def _set_workload(self, workload: LiveWorkload, one_memory: bool) -> None:
         w = workload.tables
         self.set(**{name: getattr(w, name) for name in WORKLOAD_FIELDS}, demand=w.demand_fixed)
         self.set(preemptible=w.preemptible, resources=w.demand_fixed.shape[2], edges=w.in_source.shape[1], fan=w.fan)
         self.set(jobs=workload.shapes.jobs, tasks=workload.shapes.tasks, one_memory=one_memory)
-        self.set(Fields.converted(is_compute=np.arange(w.demand_fixed.shape[2]) == KIND_INDEX["compute"]))
+        self.set(NativeFields.converted(is_compute=np.arange(w.demand_fixed.shape[2]) == KIND_INDEX["compute"]))
 
     def _make_room(self) -> None:
         devices, rows, jobs = self["devices"], self["rows"], self["jobs"]
@@ -247,7 +247,7 @@ class NativeNetwork(PlainNetwork):
         for name, weight in (("w_ih", n.lstm.weight_ih), ("w_hh", n.lstm.weight_hh)):
             weights[name] = weight.reshape(4, size, -1).transpose(0, 2, 1)  # by gate: [before, after]
         static = routes.row_inputs[:, columns:] @ topology.row.weight[columns:] + topology.row.bias
-        arrays = Fields.converted(
+        arrays = NativeFields.converted(
             **weights,
             b_lstm=n.lstm.bias,
             w_scene=n.scene.weight,
@@ -260,14 +260,14 @@ class NativeNetwork(PlainNetwork):
             device_row=routes.to_devices.indices,
         )
         numbers = {name: getattr(n, name) for name in ("remaining", "critical", "queue", "apart")}
-        self._weights = arrays, Fields(**numbers, late=self._late, regret=math.exp(n.regret), idle_bias=n.idle)
+        self._weights = arrays, NativeFields(**numbers, late=self._late, regret=math.exp(n.regret), idle_bias=n.idle)
 
     def _prepare(self, workload: LiveWorkload) -> None:
         super()._prepare(workload)
-        numbers = Fields(scale=self._scale, any_preemptible=self._any_preemptible, known_tasks=self._tasks)
+        numbers = NativeFields(scale=self._scale, any_preemptible=self._any_preemptible, known_tasks=self._tasks)
         names = ["gang_table", "best", "tail", "inputs", "fastest_s", "nodes"]
         slower = self._device_table[DeviceColumn.SLOWER_KIND]
-        tables = Fields.converted(**{name: getattr(self, f"_{name}") for name in names}, slower_kind=slower)
+        tables = NativeFields.converted(**{name: getattr(self, f"_{name}") for name in names}, slower_kind=slower)
         self._graphs = numbers, tables
 
     def decide(self, core: PlainCore) -> PlainAction:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from symphony.problem.topology import Topology
-from symphony.runtime.demand import PastRun, memory_row
+from symphony.runtime.demand import PastRun, memory_rows
 from symphony.runtime.profiles import Profiles
 
 OTHERS_STD, KERNEL_STD = 0.5, 1.0  # shares of the capacity, before anything was counted
@@ -51,7 +51,7 @@ class TrafficAttribution:
     ) -> None:
         """`met`: the runs that have ended since then, or have not. `least`: there is more traffic than is counted."""
         index = {row.name: number for number, row in enumerate(topology.resources)}
-        on = [memory_row(topology, device) for device in topology.devices]
+        on = memory_rows(topology)
         self._rows = {name: number for number, name in enumerate(dict.fromkeys(row for row in on if row is not None))}
         self._at = [index[name] for name in self._rows]  # in the topology
         self._row_of = [None if row is None else self._rows[row] for row in on]  # of each device
