@@ -58,7 +58,7 @@ from tests.whole_system.simulated_engine import SimulatedEngine
 from tests.whole_system.virtual_time import Clock, keeping_time
 
 SECTIONS = ("simulator", "virtual", "local", "service")
-SEEDS, RUNS, JOBS = 12, 1, 360  # of the simulator, of real processes, jobs of such a run
+SEEDS, RUNS, JOBS = 12, 1, 180  # of the simulator, of real processes, jobs of such a run
 ASK_EVERY_S = 1.0
 VIRTUAL_RUNS, SLOTS, LONGER, VIRTUAL_ASK_S = 1, 4, 30.0, 60.0  # longer naps
 LOADS, PERIOD = (1.4, 0.7), 60  # the load that arrives, and for how many jobs
@@ -323,7 +323,7 @@ def service(options: Any) -> Record:
         with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (found, users):
             rng = random.Random(seed)
 
-            def submit(graph: Any) -> Any:
+            def submit(graph: Any, rng: random.Random = rng, users: Any = users) -> Any:
                 return rng.choice(users).submit(graph)
 
             def ask(some: list[Any]) -> None:
@@ -365,7 +365,8 @@ def main() -> None:
             low, high = interval(round(row.coverage * row.scored), row.scored)
             console.print(
                 f"{section:9} {row.what:6} {row.value or 'all':14} {row.scored:5}  held {row.coverage:.0%} "
-                f"({low:.0%} to {high:.0%}; model {row.model_coverage:.0%})  width {row.width:.0%}  error {row.error:.0%}"
+                f"({low:.0%} to {high:.0%}; model {row.model_coverage:.0%})  "
+                f"width {row.width:.0%}  error {row.error:.0%}"
             )
         keep(options.json, machine=machine(), **found)
 

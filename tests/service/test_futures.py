@@ -10,6 +10,7 @@ import pytest
 
 import symphony as sy
 from symphony.problem.errors import InputError, ScopeError, UnknownJobError
+from symphony.service.futures import Futures
 from symphony.service.wire import AskWhatIf
 from tests.cli.command import symphony_here
 from tests.service.places import Place, place, wait_until
@@ -113,3 +114,20 @@ def test_a_user_is_told_of_own_jobs_and_forecasts_are_scored(
         assert again.jobs == 4 and again.left_out == 0 and again.measures[0].now.mid is not None
         text = root._ask("GET", "/metrics").decode()
         assert 'symphony_forecast_coverage{what="finish"}' in text and "symphony_forecasts_scored_total" in text
+
+
+def test_users_take_turns_in_what_is_played(tmp_path: Path) -> None:
+    """A newcomer's first job comes before the later ones of a user with many."""
+    go = tmp_path / "go"
+    with place(tmp_path / "state") as here, here.connect("ann") as ann, here.connect("bob") as bob:
+        jobs = [ann.submit(graph(go)) for _ in range(5)] + [bob.submit(graph(go)) for _ in range(2)]
+        for job in jobs[:2]:
+            wait_until(lambda job=job: job.view().status == "running")
+        futures = Futures(here.service)
+        levels = futures._levels([here.service.state.jobs[job.id] for job in jobs], [1e4] * 7, [])
+        futures.close()
+        go.touch()
+        for job in jobs:
+            job.result(60.0)
+    first, own, third, fourth, last, newcomer, second = levels
+    assert newcomer >= first > own > third > fourth > last and newcomer > own and second > third

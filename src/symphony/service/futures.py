@@ -21,10 +21,10 @@ import sqlalchemy as sa
 
 from symphony.counterfactuals import answers
 from symphony.counterfactuals.change import Change, addition, devices_of, extended
-from symphony.counterfactuals.futures import PlayedTimes, Stage
+from symphony.counterfactuals.futures import PlayedTimes, Stage, typical_s
 from symphony.counterfactuals.outlook import Outlook, outlook, outlook_of
 from symphony.counterfactuals.record import SHARE, Forecast, Record
-from symphony.counterfactuals.snapshot import Snapshot, SnapshotJob
+from symphony.counterfactuals.snapshot import Snapshot, SnapshotJob, SnapshotTask
 from symphony.policies import named
 from symphony.problem.errors import (
     BusyError,
@@ -34,6 +34,7 @@ from symphony.problem.errors import (
     UnavailableError,
     UnknownJobError,
 )
+from symphony.problem.topology import Topology
 from symphony.runtime.jobs import DONE, RUNNING
 from symphony.runtime.player import Player
 from symphony.runtime.snapshots import KernelTable, TaskSketch
@@ -43,7 +44,7 @@ from symphony.service.forecast_cache import ForecastCache
 from symphony.service.journal import read_events
 from symphony.service.ledger import Transaction
 from symphony.service.service import Service
-from symphony.service.shares import FairQueue
+from symphony.service.shares import MIN_LEAD_S, FairQueue
 from symphony.service.state import FINISHED, RUN_ENDINGS, ServiceJob
 from symphony.service.tokens import ADMIN, Token
 from symphony.training_jobs.job_forecast import Band, seconds, spelled
@@ -253,45 +254,56 @@ class Futures:
         service = self._service
         cluster = {state.number: (state, tasks) for state, tasks in service.cluster.jobs_now()}
         jobs = list(service.state.open.values())
-        levels = self._levels(jobs)
         under_way = [service.state.open[number] for number in cluster if number in service.state.open]
         order = [*under_way, *self._in_order([job for job in jobs if job.id not in cluster])][:MAX_JOBS]
         stored = self._stored([job.id for job in order if job.id not in cluster])
-        present = []
-        for job in order:
-            tasks = cluster[job.id][1] if job.id in cluster else _unfinished(stored.get(job.id, []), job.done or ())
-            if tasks:
-                waits = tuple(service.running.waits_for(job))
-                present.append(
-                    SnapshotJob(
-                        job.id,
-                        table.tasks(tasks),
-                        job.user,
-                        job.name,
-                        levels.get(job.id, job.priority),
-                        after=waits,
-                        started=service.running.status(job) == RUNNING,
-                    )
-                )
+        tasks = {
+            job.id: table.tasks(
+                cluster[job.id][1] if job.id in cluster else _unfinished(stored.get(job.id, []), job.done or ())
+            )
+            for job in order
+        }
         now = time.time()
         latest = itertools.islice((service.state.jobs.get(n) for n in reversed(list(service.state.jobs))), MAX_RECENT)
         recent = [job for job in latest if job is not None and now - job.accepted_s < RECENT_S]
-        known = self._stored([job.id for job in recent])
+        known = {number: table.tasks(some) for number, some in self._stored([job.id for job in recent]).items()}
+        recent = [job for job in recent if job.id in known]
+        levels = self._levels(order, [_work_s(table, service.cluster.topology, tasks[job.id]) for job in order], recent)
+        present = [
+            SnapshotJob(job.id, tasks[job.id], job.user, job.name, level, after=tuple(service.running.waits_for(job)),
+                        started=service.running.status(job) == RUNNING)
+            for job, level in zip(order, levels, strict=False) if tasks[job.id]
+        ]  # fmt: skip
         like = [
-            SnapshotJob(0, table.tasks(known[job.id]), priority=levels.get(job.id, job.priority))
-            for job in recent
-            if job.id in known
+            SnapshotJob(0, known[job.id], priority=level)
+            for job, level in zip(recent, levels[len(order) :], strict=True)
         ]
         span_s = now - min((job.accepted_s for job in recent), default=now)
         return service.cluster.snapshot(table, present, service.limits.at_once, like, span_s)
 
-    def _levels(self, jobs: Sequence[ServiceJob]) -> dict[int, int]:
-        """Priorities in the core, if all these jobs were under way."""
-        if len({job.user for job in jobs}) < 2:
-            return {job.id: job.priority for job in jobs}
-        queue = FairQueue(self._service.limits.weights)
-        queue.under_way = {job.id: job for job in jobs}
-        return queue.levels(self._service.state, time.time(), self._service.cluster.used_s())
+    def _levels(self, jobs: Sequence[ServiceJob], work_s: Sequence[float], recent: Sequence[ServiceJob]) -> list[int]:
+        """Priorities of these jobs, and of new ones like the recent ones, that do not change while futures are played.
+
+        Users take turns: a job comes after the work of its user that is before it, and who has used least comes first.
+        """
+        if len({job.user for job in (*jobs, *recent)}) < 2:
+            return [job.priority for job in (*jobs, *recent)]
+        service, now = self._service, time.time()
+        used_s, weight = service.cluster.used_s(), service.limits.weights
+        turn = {user: service.state.users[user].usage.now(now) for user in {job.user for job in (*jobs, *recent)}}
+        for job in jobs:
+            turn[job.user] += used_s.get(job.id, 0.0)
+        keys = {}
+
+        def key(job: ServiceJob) -> tuple[int, float]:
+            return job.priority, -math.inf if job.steps else -(turn[job.user] / weight.get(job.user, 1.0) // MIN_LEAD_S)
+
+        for job, work in sorted(zip(jobs, work_s, strict=True), key=lambda one: (-one[0].priority, one[0].id)):
+            keys[job.id] = key(job)
+            turn[job.user] += work
+        found = [*(keys[job.id] for job in jobs), *(key(job) for job in recent)]
+        level = {one: n for n, one in enumerate(sorted(set(found)))}
+        return [level[one] for one in found]
 
     def _in_order(self, jobs: Sequence[ServiceJob]) -> list[ServiceJob]:
         """Waiting jobs as they will be admitted; those that wait for others last."""
@@ -572,6 +584,16 @@ def _forecast(row: sa.Row) -> Forecast:
         for mark in ("", "shown_")
     )
     return Forecast(row.job, row.user, row.what, row.at, model, shown, math.nan if row.actual is None else row.actual)
+
+
+def _work_s(table: KernelTable, topology: Topology, tasks: Sequence[SnapshotTask]) -> float:
+    """Device-seconds of tasks, on the kinds that are fastest."""
+    found = 0.0
+    for task in tasks:
+        known = [typical_s(table.beliefs[task.kernel].kernel, kind, task) for kind in topology.kinds]
+        least = min((x for x in known if x is not None), default=0.0)
+        found += least * task.workers if math.isfinite(least) else 0.0
+    return found
 
 
 def _unfinished(tasks: Sequence[TaskSketch], done: Iterable[int]) -> list[TaskSketch]:

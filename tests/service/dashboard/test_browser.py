@@ -182,10 +182,10 @@ def test_a_click_during_an_update_is_not_lost(visit: Visit) -> None:
     page.problems.clear()
 
 
+@pytest.mark.slow  # two processes start to play, and may have to compile
 def test_a_question_what_if_is_answered_and_wrong_names_are_refused_at_once(visit: Visit) -> None:
     page = visit.page
     waits = visit.cluster.submit(one(wait_for, str(visit.folder / "never")))
-    page.until("true")
     visit.open("/ui/whatif")
     for field, wrong, names in (("without", "hree", "here"), ("fail", "nowhere", "here"), ("more", "3×gpu9", "small")):
         page.run(
