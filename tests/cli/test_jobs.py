@@ -51,6 +51,7 @@ def folder(here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def test_a_graph_is_submitted_and_looked_at(folder: Path) -> None:
     waited = symphony_here("submit", "graph.py", "--wait", "-a", "x=4", folder=folder)
+    assert "is accepted; follow it with: symphony logs" in waited.stderr
     assert (waited.stdout, waited.returncode) == ("8\n", 0)
     told = json.loads(symphony_here("submit", "graph.py", "--wait", "--json", folder=folder).stdout)
     assert told["result"] == 42

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
 
     def run(**options):
         seen.update(options)
-        options["checkpoint"].mkdir()
+        assert options["checkpoint"].is_dir()
         options["phase"]("compiling")
         for told in HISTORY:
             options["tell"](told)
@@ -84,6 +85,12 @@ def test_too_little_time_gives_a_sentence(asked: dict, tmp_path: Path, monkeypat
     result = CliRunner().invoke(app, ["--minutes", "0", "-o", str(tmp_path / "x")])
     assert isinstance(result.exception, InputError) and "no time" in str(result.exception) and not asked
     monkeypatch.setattr(import_module("symphony.learning.train"), "train", lambda **_: (small_policy(), []))
+    monkeypatch.setattr("os._exit", sys.exit)
     result = CliRunner().invoke(app, ["--minutes", "0.1", "-o", str(tmp_path / "x")])
-    assert isinstance(result.exception, InputError)
-    assert "the 0.1 minutes were over before the first round" in str(result.exception)
+    assert result.exit_code == 2
+    assert "the 0.1 minutes were over before the first round" in result.output and "give 0.2 --minutes" in result.output
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_loaded(asked: dict) -> None:
+    result = CliRunner().invoke(app, ["-o", "/proc/x"])
+    assert isinstance(result.exception, OSError) and not asked

@@ -10,6 +10,7 @@ import pytest
 
 import symphony as sy
 from symphony.runtime.function_calls import FunctionCall
+from symphony.runtime.profiles import kernel_name
 from tests.runtime.machines import machine
 from tests.waiting import SECONDS
 
@@ -105,3 +106,14 @@ def test_what_cannot_be_run_is_refused_at_once(cluster: sy.Cluster, tmp_path: Pa
         cluster.submit(scaled, cluster.submit(scaled, 1))
     with open(tmp_path / "x", "w") as file, pytest.raises(sy.WorkloadError, match="argument 1 cannot be sent"):
         cluster.submit(scaled, file)
+
+
+def test_functions_of_different_scripts_have_different_profiles() -> None:
+    def key(text: str) -> str:
+        names: dict = {"__name__": "__main__"}
+        exec(text, names)
+        return FunctionCall(names["work"])._sent.key
+
+    key_of_one = key("def work(x): return x")
+    assert key_of_one == key("# a comment\ndef work(x): return x") and kernel_name(key_of_one) == "__main__.work"
+    assert key("def work(x): return -x") != key_of_one

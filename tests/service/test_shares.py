@@ -169,7 +169,7 @@ def test_quotas_of_users_make_jobs_wait_and_say_why(tmp_path: Path) -> None:
     limits = Limits(containment=Containment(users=allowed))
     with place(tmp_path / "service", limits=limits) as here, here.connect("ann") as ann, here.connect("bob") as bob:
         hers = [ann.submit(one(wait_for, gates[0])) for _ in range(2)]
-        assert hers[1].view().waits == "ann may have 1 jobs under way, and has 1"
+        assert hers[1].view().waits == "ann may have 1 job under way, and has 1"
         wide = sy.graph("wide")
         for _ in range(3):
             wide.task(wait_for, gates[1])

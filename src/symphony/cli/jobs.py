@@ -51,15 +51,16 @@ def submit(
     graph = load(file, _arguments(argument or []))
     with connect(url, token=token) as cluster:
         job = cluster.submit(graph, priority=priority, queue=queue, key=key, after=before, time_limit_s=limit_s)
+        view = job.view()
+        if not as_json:
+            waiting = f" (waits: {view.waits})" if view.waits else ""
+            typer.echo(f"job {job.id} is accepted{waiting}; follow it with: symphony logs {job.id} -f", err=True)
         if wait:
             _print_result(job, as_json)
         elif as_json:
-            print_json(job.view().model_dump(mode="json"))
+            print_json(view.model_dump(mode="json"))
         else:
             typer.echo(job.id)
-            waits = job.view().waits
-            waiting = f" (waits: {waits})" if waits else ""
-            typer.echo(f"job {job.id} is accepted{waiting}; follow it with: symphony logs {job.id} -f", err=True)
 
 
 def jobs(

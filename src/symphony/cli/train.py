@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -74,22 +75,24 @@ def train(
     for cluster in clusters:
         for spec in work:
             options.check_scenario(cluster, spec, seed)
-
-    import equinox as eqx
-    import jax
-
-    from symphony.learning import train as training
-    from symphony.learning.update import PPO
-    from symphony.policies import SUFFIX, Learned, named, save
-    from symphony.policies.learned import PRESETS
-    from symphony.problem import topologies
+    output.mkdir(parents=True, exist_ok=True)
 
     console = terminal.console(stderr=as_json)
-    start = named(begin) if begin else None
-    assert start is None or isinstance(start, Learned)  # `check_learned` has refused others
-    on_cpu = jax.default_backend() == "cpu"
-    rivals = training.RIVALS[:1] if on_cpu else training.RIVALS  # each is a program more to compile
     with terminal.progress_bar(console, quiet=quiet, width=60) as update:
+        update("starting", 0.0)
+        import equinox as eqx
+        import jax
+
+        from symphony.learning import train as training
+        from symphony.learning.update import PPO
+        from symphony.policies import SUFFIX, Learned, named, save
+        from symphony.policies.learned import PRESETS
+        from symphony.problem import topologies
+
+        start = named(begin) if begin else None
+        assert start is None or isinstance(start, Learned)  # `check_learned` has refused others
+        on_cpu = jax.default_backend() == "cpu"
+        rivals = training.RIVALS[:1] if on_cpu else training.RIVALS  # each is a program more to compile
         finished_rounds = 0
 
         def show_phase(phase: str) -> None:
@@ -124,10 +127,12 @@ def train(
             phase=show_phase,
         )
     if not history:
-        raise InputError(
+        terminal.print_error(
             f"nothing was learned: the {minutes:g} minutes were over before the first round",
-            hint="give more --minutes; what was compiled is kept, so the next start is faster",
+            f"give {2 * minutes:g} --minutes or more; compiled programs are kept, so the next start is faster",
         )
+        sys.stdout.flush()
+        os._exit(2)  # without waiting for a compilation that has begun
     validations = [done.against for done in history if done.against is not None]
     unchanged = start is not None and bool(eqx.tree_equal(policy.network, start.network))
     card = {

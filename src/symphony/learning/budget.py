@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+
+Result = TypeVar("Result")
 
 # A CPU compiles a round twice as fast with these, and runs it as fast: programs of many small operations gain nothing
 # from the passes that are left out.
@@ -68,3 +72,14 @@ class TimeBudget:
     def fits(self, *parts: str) -> bool:
         """Whether there is time for these parts. A part that was never measured counts as 0 s."""
         return self.left_s > sum(self.expected_s.get(name, 0.0) for name in parts)
+
+    def within(self, work: Callable[[], Result]) -> Result:
+        """Do what cannot be interrupted, such as compiling. Raises `TimeoutError` when the time is over.
+
+        The work then goes on in a thread, for which Python waits before it ends (`os._exit` does not).
+        """
+        thread, left_s = ThreadPoolExecutor(1), self.left_s
+        try:
+            return thread.submit(work).result(None if math.isinf(left_s) else left_s)
+        finally:
+            thread.shutdown(wait=False)

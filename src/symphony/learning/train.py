@@ -56,7 +56,6 @@ from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays,
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is the reference
 FIRST_VALIDATION_SEED, FIRST_POOL_SEED = 1_000_000, 2_000_000  # seeds below a million are for comparisons
-COMPILE_RATIO = 4.0  # typical time to compile a round and the validation, over the time to draw and to run one rival
 MAX_STEPS_PER_DECISION = 32  # of a run, per decision kept; most are spent waiting for the other runs of the batch
 
 
@@ -240,15 +239,19 @@ def train(
             compile_run(one.validation, one.held, policy(network), contention, compiler_options())
         return validate(network) if start is not None and not history else None
 
-    if "draw" in budget.expected_s:
-        budget.expected_s["compile"] = COMPILE_RATIO * budget.expected_s["draw"] / max(len(rivals), 1)
-    if not budget.fits("compile"):
+    if not budget.fits():
         return policy(best[1]), history
+
+    def compiled() -> tuple[list[RoundProgram], float | None]:
+        with ThreadPoolExecutor(1) as thread:
+            validated = thread.submit(first_validation)
+            return _compiled([(state, *round_arguments(draws.index(one))) for one in distinct]), validated.result()
+
     show_phase("compiling")
-    with budget.part("compile"), ThreadPoolExecutor(1) as thread:
-        validated = thread.submit(first_validation)
-        programs = _compiled([(state, *round_arguments(draws.index(one))) for one in distinct])
-        initial = validated.result()
+    try:
+        programs, initial = budget.within(compiled)
+    except TimeoutError:
+        return policy(best[1]), history
     if initial is not None and start is not None:
         best = (initial, start.network)
     elif history:

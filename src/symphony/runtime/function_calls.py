@@ -16,7 +16,15 @@ from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.job_handle import JobHandle
-from symphony.runtime.kernels import KernelFunction, KernelOptions, RunnableKernel, SentKernel, code_of, digest
+from symphony.runtime.kernels import (
+    KernelFunction,
+    KernelOptions,
+    RunnableKernel,
+    SentKernel,
+    code_digest,
+    code_of,
+    digest,
+)
 
 Handle = TypeVar("Handle", bound=JobHandle)
 
@@ -94,5 +102,5 @@ def _kernel(function: Any) -> KernelFunction:
         named = type(named)
         function = function if isinstance(function, functools.partial) else function.__call__
     kernel = KernelFunction(function, "cpu", named.__name__, KernelOptions())
-    kernel.key = f"{named.__module__}.{named.__qualname__}"
+    kernel.key = f"{named.__module__}.{named.__qualname__}@{code_digest(named)}"
     return kernel

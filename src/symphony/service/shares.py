@@ -47,7 +47,8 @@ class FairQueue:
         mine = [job.id for job in self.under_way.copy().values() if job.user == user]
         limits = self._limits.of_user(user)
         if len(mine) >= limits.running_jobs:
-            return f"{user} may have {limits.running_jobs:g} jobs under way, and has {len(mine)}"
+            jobs = "1 job" if limits.running_jobs == 1 else f"{limits.running_jobs:g} jobs"
+            return f"{user} may have {jobs} under way, and has {len(mine)}"
         used = state.users[user].used_today(now) + sum(used_s.get(job, 0.0) for job in mine)
         if used >= limits.device_time_per_day:
             most, spent = (units.show(seconds, "seconds") for seconds in (limits.device_time_per_day, used))
