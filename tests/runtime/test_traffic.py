@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from symphony.estimation.runs import PastRun
 from symphony.lowering.family import workload as family_workload
 from symphony.problem import topologies
 from symphony.problem.topology import Hop, Resource, Topology
 from symphony.runtime.background_load import UNREAD_LOAD, BackgroundLoad
-from symphony.runtime.demand import PastRun
 from symphony.runtime.memory_counter import MemoryCounter
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.traffic import MAX_TRACKED_KERNELS, UNKNOWN_STD, TrafficAttribution, truncate_positive

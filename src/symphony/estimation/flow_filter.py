@@ -8,6 +8,10 @@ The model, for one group of rows (a machine or a rack) and one window:
   known up to a factor. It is counted in n of the window's N slices. Work comes in bursts, so that the reading errs by
   `burst * rate * sqrt(1/n - 1/N)`, with the tails of Student's t.
 
+In real runs (`live.py`), the belief is also about our own kernels: components beside the flows, with parameters of
+their own. A counter that counts kernels of ours counts what they ask of its row. A slow run met others, or its kernel
+has become slower: both are explanations that are compared.
+
 The belief is a Gaussian over all flows of the group. Given it, the explanations "nothing changed", "flow i is off now"
 and "flow i is on now" are compared by the likelihood of the window's readings, in closed form. The most probable ones,
 and those in which a second flow changed beside the most probable, are each updated (a Kalman filter, with the errors
@@ -29,11 +33,15 @@ Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
 EXPLANATIONS = 4  # of a window, that are followed: the most probable ones, and as many with a second change
 MAX_RATE = 1e3  # times the capacity of a row: no load is as high, and a counter that says so is broken
 IMPOSSIBLE = -1e9  # log probability
+MIN_SLOW = 0.25  # times that are shorter than was expected by more are not taken to tell more
 CLIPPED_FLOWS = 3  # levels below 0 in one window that are made up for
 
 
 class FlowParameters(NamedTuple):
-    """Learnable numbers: a pytree, differentiable. Loads and levels are fractions of a row's capacity."""
+    """Learnable numbers: a pytree, differentiable. Loads and levels are fractions of a row's capacity.
+
+    Those of levels are numbers, or one for each flow f[F].
+    """
 
     burst: Array = 1.0  # deviation of a rate from slice to slice, relative to the rate
     changes: Array = 0.05  # probability that a flow is drawn anew in a window
@@ -46,6 +54,7 @@ class FlowParameters(NamedTuple):
     floor: Array = 0.02  # error of any reading
     freedom: Array = 4.0  # degrees of freedom of errors
     run_error: Array = 0.1  # error of the slow-down that a run shows, relative to it
+    lowest: Array = 0.0  # level: no flow is less than nothing; logarithms of times may be
 
 
 class FlowBelief(NamedTuple):
@@ -68,15 +77,17 @@ class RunTimes(NamedTuple):
     """Runs of ours that ended in the window, one for each of M devices: their times are readings, too.
 
     A run takes max(1, load) times as long as in isolation, with the load of the busiest row that it uses. H: rows that
-    work on a device may use.
+    work on a device may use. If the isolated time is believed in the same Gaussian, `times` says how its logarithm
+    follows from it, and `error` is that of a single run; else `error` is also for the doubt about the isolated time.
     """
 
     slow: Array  # f[..., M]: time over isolated time; 0 = no run
-    error: Array  # f[..., M]: of that, relative to it, for the doubt about the isolated time
+    error: Array  # f[..., M]: of that, relative to it
     windows: Array  # f[..., M]: its length, in windows
     own: Array  # f[..., M, H]: our own load of those rows, its own included
     row: Array  # i32[..., M, H]: index of the row's event
     uses: Array  # bool[..., M, H]
+    times: Array | None = None  # f[..., M, F]
 
 
 def fresh(p: FlowParameters) -> tuple[Array, Array]:
@@ -121,13 +132,15 @@ def update(
 ) -> FlowBelief:
     """The belief after one more window. `event` f[..., E, F]: load of each row at level 1 of each flow.
 
-    `windows` f[...]: how many windows have passed since the one before. `counts`: what a reading counts at level 1 of
-    each flow, if it is not the load of one row.
+    `windows` f[...] or f[..., F]: how many windows have passed since the one before. `counts`: what a reading counts
+    at level 1 of each flow, if it is not the load of one row.
     """
     read = seen.read & (xp.abs(seen.rate) < MAX_RATE)  # False for NaN
     seen = seen._replace(read=read, rate=xp.where(read, seen.rate, 0.0))
     counted = xp.where(read[..., None], event if counts is None else counts, 0.0)
-    belief = forget(xp, p, belief, xp.asarray(windows)[..., None] * ~((counted > 0).any(-2)))
+    passed = xp.asarray(windows)
+    passed = passed if passed.ndim == belief.mean.ndim else passed[..., None]
+    belief = forget(xp, p, belief, passed * ~((counted > 0).any(-2)))
     drift = (p.drift * belief.mean) ** 2
     before = FlowBelief(belief.mean, belief.cov + drift[..., None] * xp.eye(drift.shape[-1]))
 
@@ -141,11 +154,10 @@ def update(
 
     # To update them, errors and the bottlenecks of runs are those of the levels that each explanation supposes.
     several = Readings(*(x[..., None, :] for x in seen))
-    beside = (
-        None
-        if runs is None
-        else RunTimes(*(x[..., None, :] if x.ndim == seen.rate.ndim else x[..., None, :, :] for x in runs))
-    )
+    beside = None
+    if runs is not None:
+        of_runs = (x if x is None else xp.expand_dims(x, seen.rate.ndim - 1) for x in runs)
+        beside = RunTimes(*of_runs)
     counted, event = counted[..., None, :, :], event[..., None, :, :]
     squared = _apply(counted, every.mean) ** 2 + ((counted @ every.cov) * counted).sum(-1)
     evidence = _evidence(xp, p, event, counted, every.mean, squared, several, beside)
@@ -153,7 +165,7 @@ def update(
     weight = every.log_prior + fit
     weight = xp.exp(weight - weight.max(-1, keepdims=True))
     mean, cov = _mixture(xp, weight / weight.sum(-1, keepdims=True), means, covs)
-    return FlowBelief(_non_negative(xp, mean, cov), cov)
+    return FlowBelief(_not_below(xp, p.lowest, mean, cov), cov)
 
 
 class _Evidence(NamedTuple):
@@ -232,11 +244,14 @@ def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array
     slowed = runs.slow > 1 + 2 * error
     says = ended & (slowed | (busiest > 1))
     noise = (error * runs.slow) ** 2 * xp.maximum(runs.windows, 1.0) + (p.own_error * own) ** 2 + p.floor**2
-    others = xp.where(slowed, runs.slow, 1.0) - own
-    noise, tails = _with_tails(xp, p, noise, xp.where(says, others - _apply(counted, levels), 0.0))
-    return _Evidence(
-        xp.where(says[..., None], counted, 0.0), xp.where(says, others, 0.0), xp.where(ended, noise, 1.0), tails
-    )
+    counted = xp.where(says[..., None], counted, 0.0)
+    if runs.times is None:
+        others = xp.where(says, xp.where(slowed, runs.slow, 1.0) - own, 0.0)
+    else:  # of rows that are not full, our own load does not matter; of times, every run tells
+        others = xp.where(ended, runs.slow - xp.where(says, own, 1.0), 0.0)
+        counted = counted + xp.where(ended, xp.maximum(runs.slow, MIN_SLOW), 0.0)[..., None] * runs.times
+    noise, tails = _with_tails(xp, p, noise, xp.where(ended, others - _apply(counted, levels), 0.0))
+    return _Evidence(counted, others, xp.where(ended, noise, 1.0), tails)
 
 
 def _explanations(xp: ModuleType, p: FlowParameters, before: FlowBelief, evidence: _Evidence) -> _Explanations:
@@ -354,15 +369,16 @@ def covariance_after(xp: ModuleType, counted: Array, cov: Array, noise: Array) -
     return jax.lax.scan(after_one, (cov, xp.zeros_like(cov[..., 0, 0])), readings)[0]
 
 
-def _non_negative(xp: ModuleType, mean: Array, cov: Array) -> Array:
-    """The mean, given that no level is below 0: the most negative ones become 0, and others make up for them."""
+def _not_below(xp: ModuleType, lowest: Array, mean: Array, cov: Array) -> Array:
+    """The mean, given that no level is below the lowest: those furthest below are raised, and others make up for it."""
     variance = xp.maximum(xp.diagonal(cov, axis1=-2, axis2=-1), 1e-12)
     for _ in range(CLIPPED_FLOWS):
-        lowest = (mean / xp.sqrt(variance)).argmin(-1)[..., None]
-        below = xp.minimum(xp.take_along_axis(mean, lowest, axis=-1), 0.0)
-        along = xp.take_along_axis(cov, lowest[..., None], axis=-1)[..., 0]
-        mean = mean - along * (below / xp.take_along_axis(variance, lowest, axis=-1))
-    return xp.maximum(mean, 0.0)
+        above = mean - lowest
+        worst = (above / xp.sqrt(variance)).argmin(-1)[..., None]
+        below = xp.minimum(xp.take_along_axis(above, worst, axis=-1), 0.0)
+        along = xp.take_along_axis(cov, worst[..., None], axis=-1)[..., 0]
+        mean = mean - along * (below / xp.take_along_axis(variance, worst, axis=-1))
+    return xp.maximum(mean, lowest)
 
 
 def _mixture(xp: ModuleType, weight: Array, means: Array, covs: Array) -> tuple[Array, Array]:

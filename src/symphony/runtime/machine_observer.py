@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 
 from symphony.engines.engine import Engine, Finished
+from symphony.estimation.runs import PastRun
 from symphony.problem.topology import Topology
 from symphony.runtime.background_load import BackgroundLoad, RowLoads, cpu_seconds
-from symphony.runtime.demand import PastRun
 from symphony.runtime.jobs import TaskRun
 from symphony.runtime.machine_monitor import MachineMonitor
 from symphony.runtime.memory_counter import MemoryCounter

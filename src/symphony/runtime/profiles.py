@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from symphony.estimation.kernels import MIN_RUN_S, SHARE_LEVELS, Demand, Load, Timing, load_of
+from symphony.estimation.runs import PastRun
 from symphony.problem.errors import DataError, SymphonyWarning
 from symphony.problem.units import show
-from symphony.runtime.demand import MIN_RUN_S, SHARE_LEVELS, Demand, Load, PastRun, load_of
-from symphony.runtime.timing import Timing
 
 PROFILES_FORMAT = "symphony.profiles/1"
 FIRST_RUNS = 3  # first runs in their processes that are enough where there are no other runs

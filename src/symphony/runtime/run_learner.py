@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from symphony.engines.engine import Finished
+from symphony.estimation.kernels import MIN_RUN_S
+from symphony.estimation.runs import CoRunners, PastRun
 from symphony.problem.topology import Topology
 from symphony.runtime.background_load import BackgroundLoad
-from symphony.runtime.demand import MIN_RUN_S, CoRunners, PastRun
 from symphony.runtime.jobs import TaskRun, size_of
 from symphony.runtime.machine_monitor import MachineMonitor
 from symphony.runtime.profiles import NO_EFFECT, EffectOfOthers

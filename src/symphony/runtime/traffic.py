@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from symphony.estimation.runs import PastRun, memory_row
 from symphony.problem.topology import Topology
-from symphony.runtime.demand import PastRun, memory_row
 from symphony.runtime.profiles import Profiles
 
 OTHERS_STD, KERNEL_STD = 0.5, 1.0  # shares of the capacity, before anything was counted
