@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from symphony.estimation.live import MAX_TRACKED_KERNELS, LiveEstimator
 from symphony.estimation.runs import PastRun
 from symphony.lowering.family import workload as family_workload
 from symphony.problem import topologies
@@ -16,7 +17,6 @@ from symphony.problem.topology import Hop, Resource, Topology
 from symphony.runtime.background_load import UNREAD_LOAD, BackgroundLoad
 from symphony.runtime.memory_counter import MemoryCounter
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.traffic import MAX_TRACKED_KERNELS, UNKNOWN_STD, TrafficAttribution, truncate_positive
 from symphony.simulator.scenarios import Disturbances, draw
 from symphony.telemetry.memory import MemoryEvents
 from tests.runtime.machines import machine
@@ -38,20 +38,24 @@ class Machine:
     least: bool = False
 
     def __post_init__(self) -> None:
-        self.traffic = TrafficAttribution(self.topology, self.met, self.profiles, self.least)
+        self.estimator = LiveEstimator(self.topology, self.profiles, met=self.met, least=self.least)
 
     def met(self, since_s: float) -> Iterator[PastRun]:
         return (ran for ran in self.runs if ran.ended_s > since_s and ran.began_s < self.now_s)
 
     def window(self, share: float, std: float = 0.01, row: str = "memory") -> None:
         self.now_s += LENGTH_S
-        self.traffic.window({row: (share, std)}, self.now_s - LENGTH_S, self.now_s)
+        self.estimator.traffic({row: (share, std)}, self.now_s - LENGTH_S, self.now_s)
 
     def runs_of(self, kernel: str, seconds: float, **more: float) -> None:
         self.runs.append(PastRun(kernel, "small", 0, self.now_s, self.now_s + seconds, **more))
 
     def load(self) -> tuple[float, float]:
-        return self.traffic.believed(self.now_s)[MEMORY]
+        return self.at(self.now_s)[MEMORY]
+
+    def at(self, now_s: float) -> dict[int, tuple[float, float]]:
+        mean, deviation = self.estimator.believed(now_s)
+        return {row: (float(mean[row]), float(deviation[row])) for row in np.flatnonzero(self.estimator.told)}
 
     def counted(self, kernel: str) -> tuple[float, float]:
         share, precision = self.profiles.demand(kernel, "small").counted
@@ -60,7 +64,7 @@ class Machine:
 
 def test_where_nothing_runs_all_traffic_is_others() -> None:
     here = Machine()
-    assert here.traffic.believed(0.0) == {}
+    assert here.at(0.0) == {}
     for _ in range(20):
         here.window(0.3)
     mean, deviation = here.load()
@@ -113,9 +117,9 @@ def test_what_was_counted_long_ago_is_less_sure() -> None:
     for _ in range(20):
         here.window(0.3)
     mean, fresh = here.load()
-    later, unsure = here.traffic.believed(here.now_s + 2.0)[MEMORY]
-    assert later == mean and unsure > 2 * fresh
-    assert here.traffic.believed(here.now_s + 1e6)[MEMORY] == (mean, UNKNOWN_STD)
+    later, unsure = here.at(here.now_s + 2.0)[MEMORY]
+    assert 0.8 * mean < later <= mean and unsure > 2 * fresh
+    assert here.at(here.now_s + 1e6)[MEMORY] == pytest.approx(UNREAD_LOAD, abs=0.01)
 
 
 def test_a_full_memory_tells_the_least_that_is_asked_for() -> None:
@@ -150,8 +154,8 @@ def test_nonsense_leaves_the_belief_as_it_was(wrong: float) -> None:
     here.window(wrong)
     here.window(0.3, std=math.nan)
     here.window(0.3, row="elsewhere")
-    here.traffic.window({"memory": (0.9, 0.01)}, here.now_s, here.now_s)
-    assert here.traffic.believed(here.now_s - 3 * LENGTH_S)[MEMORY] == pytest.approx(before, rel=1e-6)
+    here.estimator.traffic({"memory": (0.9, 0.01)}, here.now_s, here.now_s)
+    assert here.at(here.now_s - 3 * LENGTH_S)[MEMORY] == pytest.approx(before, rel=1e-6)
 
 
 def test_kernels_that_do_not_run_any_more_make_room() -> None:
@@ -160,7 +164,8 @@ def test_kernels_that_do_not_run_any_more_make_room() -> None:
         here.runs_of(f"k{k}", LENGTH_S)
         here.window(0.2)
         here.window(0.0)
-    assert len(here.traffic._mean) == len(here.traffic._cov) == 1 + MAX_TRACKED_KERNELS
+    [machine] = here.estimator._machines.values()
+    assert len(machine.mean) == len(machine.cov) == 2 + MAX_TRACKED_KERNELS  # and two flows
     assert here.counted("k0")[0] == pytest.approx(0.2, abs=0.1)  # in its profile, it stays
 
 
@@ -192,32 +197,21 @@ def test_sockets_have_others_of_their_own_and_kernels_are_the_same_on_both() -> 
         here.now_s += LENGTH_S
         on = [0.3 if k % 2 == 0 and k // 2 % 2 == socket else 0.0 for socket in (0, 1)]
         used = {"memory": (0.1 + on[0], 0.01), "far": (0.5 + on[1], 0.01)}
-        here.traffic.window(used, here.now_s - LENGTH_S, here.now_s)
-    loads = here.traffic.believed(here.now_s)
+        here.estimator.traffic(used, here.now_s - LENGTH_S, here.now_s)
+    loads = here.at(here.now_s)
     assert [loads[row][0] for row in (1, 2)] == pytest.approx([0.1, 0.5], abs=0.03)
     assert here.counted("streams")[0] == pytest.approx(0.3, abs=0.03)
 
 
 def test_others_of_a_machine_have_what_was_counted_of_its_memory() -> None:
     here = Machine()
-    others = BackgroundLoad(here.topology, traffic=here.traffic)
+    others = BackgroundLoad(here.topology, profiles=here.profiles)
+    here.estimator = others.estimator
     assert others.by_row(0.0) == {} and others.believed(0.0)[1][MEMORY] == UNREAD_LOAD[1]
     for _ in range(20):
         here.window(0.3)
     assert others.by_row(here.now_s) == {"memory": pytest.approx(here.load(), rel=1e-6)}
     assert others.believed(here.now_s)[0][MEMORY] == pytest.approx(0.3, abs=0.02)
-
-
-def test_what_cannot_be_negative_moves_what_hangs_on_it() -> None:
-    rng = np.random.default_rng(0)
-    mean, cov = np.array([-0.3, 2.0]), np.array([[0.04, -0.03], [-0.03, 0.04]])
-    drawn = rng.multivariate_normal(mean, cov, 1_000_000)
-    drawn = drawn[(drawn >= 0).all(axis=1)]
-    found, spread = truncate_positive(mean, cov)
-    np.testing.assert_allclose(found, drawn.mean(axis=0), rtol=0.01)
-    np.testing.assert_allclose(np.sqrt(np.diag(spread)), drawn.std(axis=0), rtol=0.01)
-    np.testing.assert_allclose(truncate_positive(np.array([-9.0]), np.eye(1))[0], [1 / 9.0], rtol=0.05)
-    assert (truncate_positive(np.array([0.5]), np.eye(1) * 1e-6)[0] == [0.5]).all()
 
 
 # --- Against the truth ---------------------------------------------------------------------------------------------
@@ -308,7 +302,7 @@ def test_so_it_is_of_counters_that_take_turns() -> None:
 
         def take(used: dict[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
             here.now_s = len(believed) * LENGTH_S + 2 * LENGTH_S  # noqa: B023 (the first window is not told)
-            here.traffic.window(used, here.now_s - LENGTH_S, here.now_s)  # noqa: B023
+            here.estimator.traffic(used, here.now_s - LENGTH_S, here.now_s)  # noqa: B023
             believed.append(here.load())  # noqa: B023
 
         counting = MemoryCounter(here.topology, counted, take, source=lambda: source)  # type: ignore[arg-type]  # noqa: B023

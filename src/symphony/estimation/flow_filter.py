@@ -88,6 +88,7 @@ class RunTimes(NamedTuple):
     row: Array  # i32[..., M, H]: index of the row's event
     uses: Array  # bool[..., M, H]
     times: Array | None = None  # f[..., M, F]
+    freedom: Array | None = None  # f[..., M]: degrees of freedom of their errors; given with `times`
 
 
 def fresh(p: FlowParameters) -> tuple[Array, Array]:
@@ -146,7 +147,7 @@ def update(
 
     # To compare explanations, errors are those of a load halfway between what was expected and what was read.
     halfway = 0.5 * (_apply(counted, before.mean) + xp.maximum(seen.rate - seen.own, 0.0))
-    evidence = _evidence(xp, p, event, counted, before.mean, halfway**2, seen, runs)
+    evidence = _evidence(xp, p, event, counted, before, halfway**2, seen, runs)
     one = _explanations(xp, p, before, evidence)
     change = 1 + one.log_prior_fit[..., 1:].argmax(-1)
     two = _explanations(xp, p, _chosen(xp, one, change), evidence)
@@ -160,7 +161,8 @@ def update(
         beside = RunTimes(*of_runs)
     counted, event = counted[..., None, :, :], event[..., None, :, :]
     squared = _apply(counted, every.mean) ** 2 + ((counted @ every.cov) * counted).sum(-1)
-    evidence = _evidence(xp, p, event, counted, every.mean, squared, several, beside)
+    levels = FlowBelief(every.mean, every.cov)
+    evidence = _evidence(xp, p, event, counted, levels, squared, several, beside)
     fit, means, covs = _kalman(xp, every.mean, every.cov, evidence)
     weight = every.log_prior + fit
     weight = xp.exp(weight - weight.max(-1, keepdims=True))
@@ -195,7 +197,7 @@ def _evidence(
     p: FlowParameters,
     event: Array,
     counted: Array,
-    levels: Array,
+    levels: FlowBelief,
     squared: Array,
     seen: Readings,
     runs: RunTimes | None,
@@ -203,7 +205,7 @@ def _evidence(
     """The window's readings, with the errors of these levels. `squared`: mean square of the load by others."""
     noise = p.burst**2 * (squared + seen.own**2) * seen.unseen + (p.own_error * seen.own) ** 2 + p.floor**2
     others = xp.where(seen.read, seen.rate - seen.own, 0.0)
-    noise, tails = _with_tails(xp, p, noise, xp.where(seen.read, others - _apply(counted, levels), 0.0))
+    noise, tails = _with_tails(xp, p.freedom, noise, xp.where(seen.read, others - _apply(counted, levels.mean), 0.0))
     noise = xp.where(seen.read, noise, 1.0)
     counted, others = (xp.broadcast_to(x, (*noise.shape, *x.shape[noise.ndim :])) for x in (counted, others))
     if runs is None:
@@ -217,21 +219,22 @@ def _evidence(
     )
 
 
-def _with_tails(xp: ModuleType, p: FlowParameters, noise: Array, off: Array) -> tuple[Array, Array]:
+def _with_tails(xp: ModuleType, freedom: Array, noise: Array, off: Array, doubt: Array = 0.0) -> tuple[Array, Array]:
     """The variance of an error of this size, and its log probability, to 0 for small errors.
 
     Student's t is a mixture of Gaussians of different variances: this is the most probable one, to an error far off.
+    `doubt`: variance of what was expected, which may be wrong, too.
     """
-    factor = xp.maximum((p.freedom + off**2 / noise) / (p.freedom + 1), 1.0)
-    return noise * factor, 0.5 * p.freedom * (1 - 1 / factor) - (0.5 * p.freedom + 1) * xp.log(factor)
+    factor = xp.maximum((freedom + off**2 / (noise + doubt)) / (freedom + 1), 1.0)
+    return noise * factor, 0.5 * freedom * (1 - 1 / factor) - (0.5 * freedom + 1) * xp.log(factor)
 
 
-def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array, runs: RunTimes) -> _Evidence:
+def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: FlowBelief, runs: RunTimes) -> _Evidence:
     """Run times as readings of the row that is their bottleneck at these levels.
 
     A run at full speed only says that the load was not above 1: it is a reading if more was expected.
     """
-    loads = _apply(event, levels)
+    loads = _apply(event, levels.mean)
     shape = *loads.shape[:-1], *runs.row.shape[-2:]
     row, own, uses = (xp.broadcast_to(x, shape) for x in (runs.row, runs.own, runs.uses))
     expected = xp.take_along_axis(loads[..., None, :], row, axis=-1) + own
@@ -244,14 +247,15 @@ def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array
     slowed = runs.slow > 1 + 2 * error
     says = ended & (slowed | (busiest > 1))
     noise = (error * runs.slow) ** 2 * xp.maximum(runs.windows, 1.0) + (p.own_error * own) ** 2 + p.floor**2
-    counted = xp.where(says[..., None], counted, 0.0)
+    counted, doubt, freedom = xp.where(says[..., None], counted, 0.0), 0.0, p.freedom
     if runs.times is None:
         others = xp.where(says, xp.where(slowed, runs.slow, 1.0) - own, 0.0)
     else:  # of rows that are not full, our own load does not matter; of times, every run tells
         others = xp.where(ended, runs.slow - xp.where(says, own, 1.0), 0.0)
         counted = counted + xp.where(ended, xp.maximum(runs.slow, MIN_SLOW), 0.0)[..., None] * runs.times
-    noise, tails = _with_tails(xp, p, noise, xp.where(ended, others - _apply(counted, levels), 0.0))
-    return _Evidence(counted, others, xp.where(ended, noise, 1.0), tails)
+        doubt, freedom = ((counted @ levels.cov) * counted).sum(-1), runs.freedom
+    off = xp.where(ended, others - _apply(counted, levels.mean), 0.0)
+    return _Evidence(counted, others, *_with_tails(xp, freedom, xp.where(ended, noise, 1.0), off, doubt))
 
 
 def _explanations(xp: ModuleType, p: FlowParameters, before: FlowBelief, evidence: _Evidence) -> _Explanations:

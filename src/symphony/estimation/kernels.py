@@ -163,7 +163,7 @@ class Timing:
         self.runs, self.warm = self.runs + 1, self.warm + (not cold)
 
     def _learn_noise(self, off: float) -> None:
-        self.noise, self.weight = self.noise * 0.98 + min(off**2, 16 * self.noise_std**2), self.weight * 0.98 + 1.0
+        self.noise, self.weight = self.noise * 0.98 + min(off**2, 9 * self.noise_std**2), self.weight * 0.98 + 1.0
 
     def take(self, mean: Sequence[float], cov: np.ndarray, off: Sequence[float]) -> None:
         """Take over what `live.py` inferred from runs. `off`: residuals of their log times."""
