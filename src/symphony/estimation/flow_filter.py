@@ -136,7 +136,7 @@ def update(
     `windows` f[...] or f[..., F]: how many windows have passed since the one before. `counts`: what a reading counts
     at level 1 of each flow, if it is not the load of one row.
     """
-    read = seen.read & (xp.abs(seen.rate) < MAX_RATE)  # False for NaN
+    read = seen.read & (seen.rate >= 0) & (seen.rate < MAX_RATE)  # False for NaN, and for counters that go backwards
     seen = seen._replace(read=read, rate=xp.where(read, seen.rate, 0.0))
     counted = xp.where(read[..., None], event if counts is None else counts, 0.0)
     passed = xp.asarray(windows)

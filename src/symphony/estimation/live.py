@@ -35,15 +35,19 @@ from symphony.problem.topology import Topology
 
 WINDOW_S = 0.1  # of most windows
 # Windows are short: a flow seldom changes in one. What is counted is counted all the time, but loads of a tenth of a
-# second wander: the error of a reading is 10% of it. Our own part is measured, not taken from profiles. Most machines
-# are not shared: few flows are busy.
-LIVE = FlowParameters(changes=0.01, on_share=0.05, own_error=0.02, run_error=0.05)
+# second wander: the error of a reading is 10% of it. Our own part is measured, not taken from profiles, and a time is
+# compared with those of the same kernel. Most machines are not shared: few flows are busy; what is, may be so a little.
+LIVE = FlowParameters(
+    changes=0.01, on_share=0.05, on_mean=0.5, on_std=0.5, off_std=0.03, own_error=0.02, run_error=0.05
+)
 MIN_WINDOWS, MAX_WINDOWS = 0.2, 20.0  # between two readings, for which a change is weighed; of longer gaps, forgotten
 READING_ERROR = 0.1  # of the use of rows, relative to it
+# Readings that no flows explain: how soon that is noticed, and the load from which it is reported. Nonsense is worse.
+CONTRADICTION_RATE, MAX_CONTRADICTION, NONSENSE = 0.1, 0.25, 1.0
 # Components of kernels. Seldom is never 0: its logarithm is taken.
 DEMAND, FIXED, SLOPE = "demand", "fixed", "slope"
 SELDOM = 1e-9
-KERNEL_CHANGES = 1e-3  # probability for each time it is weighed that a kernel takes another time than before
+KERNEL_CHANGES = 1e-4  # probability for each window that a kernel takes another time than before
 TIME_DRIFT_STD = 0.01  # of its logarithm, from one time it is weighed to the next
 DEMAND_STD, DEMAND_DRIFT_STD = 1.0, 0.003  # shares of the memory: before it was counted; from window to window
 PRIOR_NOISE, PRIOR_NOISE_WINDOWS = 0.1, 10.0  # by which part traffic is off what was expected, as if so many had told
@@ -51,7 +55,8 @@ NOISE_MEMORY = 0.98  # of that
 JUMP_STD = 0.5  # of others' traffic: what is off by more than noise is no noise
 MIN_NOISE_LOAD = 0.02  # load below which traffic is not off by less
 MIN_SATURATED_LOAD = 0.75  # load from which a memory may be full: what its modules promise is never reached
-MAX_CREDIBLE_LOAD = 8.0  # times the capacity: no traffic that says more is believed
+MAX_CREDIBLE_LOAD = 8.0  # times the capacity: no counter that says more is believed
+MAX_SLOW = 100.0  # times as long as expected: of runs that take longer, no more is believed
 MAX_TRACKED_KERNELS = 32  # beyond that, those that did not run for longest are forgotten
 MAX_KNOWN_STD = 0.3  # deviation below which something is known of a kernel
 # One run may be slow for any reason; several say who is to blame. So runs of a device are weighed together: so many of
@@ -146,6 +151,7 @@ class LiveEstimator:
         self._noise, self._noise_windows = PRIOR_NOISE**2 * PRIOR_NOISE_WINDOWS, PRIOR_NOISE_WINDOWS
         self._whole = 1.0  # the most traffic that was ever seen, in capacities
         self._uneven = np.zeros(count)  # variance of others' traffic, for kernels go in phases, and look like others
+        self._contradiction = np.zeros(count)  # mean square of what readings differ from what all of them say together
         self._waiting: dict[int, list[RunReading]] = {}  # by device
         self._weighed_s: dict[int, float] = {}  # by device: end of the last run that was weighed
         self._timed: dict[Component, tuple[list[float], list[list[float]]]] = {}  # what we made of timings
@@ -160,6 +166,11 @@ class LiveEstimator:
 
         `together`: rows whose reading is the mean over those of a machine.
         """
+        good = (
+            (total >= 0) & (total < MAX_CREDIBLE_LOAD) & (own >= 0) & (own < MAX_CREDIBLE_LOAD)
+        )  # a counter may go backwards
+        self._contradiction[at[~good]] = NONSENSE
+        at, total, own, together = at[good], total[good], own[good], together[good]
         with self._lock:
             for group in np.unique(self._group[at]):
                 here = self._group[at] == group
@@ -173,12 +184,25 @@ class LiveEstimator:
                     read[merged[1:]] = False
                 unseen = np.full(len(event), (READING_ERROR / self._parameters.burst) ** 2)
                 self._update(int(group), machine, Readings(rate, ours, unseen, read), ended_s, counts)
+                self._compare(at[here], (rate - ours - counts @ machine.mean)[slots], rate[slots], read[slots])
             self._note(at, total, ended_s)
+
+    def _compare(self, at: np.ndarray, off: np.ndarray, rate: np.ndarray, read: np.ndarray) -> None:
+        """Of rows whose readings contradict each other or the topology, window after window, little is known."""
+        usual = (2 * READING_ERROR * rate) ** 2 + (2 * self._parameters.floor) ** 2
+        beyond = np.where(read & (off**2 > usual), off**2, 0.0)
+        self._contradiction[at] += np.where(read, CONTRADICTION_RATE * (beyond - self._contradiction[at]), 0.0)
+
+    def contradicted(self) -> list[str]:
+        """Rows whose readings are nonsense, or do not fit paths through the machine: bad counters, or topology."""
+        return [
+            self._topology.resources[row].name for row in np.flatnonzero(self._contradiction > MAX_CONTRADICTION**2)
+        ]
 
     def traffic(self, used: Mapping[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
         """Take in traffic through memories, as a share of their capacity with its deviation, by row."""
         told = {self._memories[name]: both for name, both in used.items() if name in self._memories}
-        told = {row: (x, std) for row, (x, std) in told.items() if 0 <= x <= MAX_CREDIBLE_LOAD and math.isfinite(std)}
+        told = {row: (x, std) for row, (x, std) in told.items() if 0 <= x <= MAX_CREDIBLE_LOAD and 0 <= std < math.inf}
         if not told or ended_s <= began_s:
             return
         active = self._active(began_s, ended_s)
@@ -207,7 +231,9 @@ class LiveEstimator:
         flows, counts = self._event.shape[-1], self._padded(group)
         rate, unseen, read = np.zeros(len(counts)), np.zeros(len(counts)), np.zeros(len(counts), bool)
         runs = {}
-        told = {row: (share / self._whole, std / self._whole) for row, (share, std) in told.items()}
+        told = {
+            row: (share / self._whole, min(std, MAX_CREDIBLE_LOAD) / self._whole) for row, (share, std) in told.items()
+        }
         for row, (share, std) in told.items():
             at = self._slot[row]
             for kernel, part in active[row].items():
@@ -256,7 +282,8 @@ class LiveEstimator:
 
     def ran(self, run: RunReading) -> None:
         """Take in a run of a kernel whose isolated time is known by and by. It is weighed with others, by `weigh`."""
-        self._waiting.setdefault(run.device, []).append(run)
+        if run.own and 0 < run.seconds < math.inf and run.device in self._group_of:
+            self._waiting.setdefault(run.device, []).append(run)
 
     def weigh(self, now_s: float) -> list[RunReading]:
         """Take in runs that wait, and change their timings. `now_s`: as of the ends of runs. Returns those runs."""
@@ -303,7 +330,7 @@ class LiveEstimator:
         for n, some in enumerate(readings):
             kernel = some[0].kernel, some[0].kind
             timing, several = timings[kernel], len(some) >= RUNS_WEIGHED
-            slow[n] = np.median([run.seconds / timing.seconds(run.size) for run in some])
+            slow[n] = min(np.median([run.seconds / timing.seconds(run.size) for run in some]), MAX_SLOW)
             error[n] = timing.noise_std * (MEDIAN_ERROR if several else 1.0) / math.sqrt(len(some))
             freedom[n] = MEDIAN_FREEDOM if several else self._parameters.freedom
             windows[n] = np.mean([run.seconds for run in some]) / WINDOW_S * rarer
@@ -353,9 +380,9 @@ class LiveEstimator:
         runs: RunTimes | None = None,
     ) -> None:
         event, flows = self._padded(group), self._event.shape[-1]
-        crossed = (counts[seen.read] > 0).any(0)
+        crossed: np.ndarray = (counts[seen.read] > 0).any(axis=0)
         if runs is not None:
-            crossed |= (event[runs.row[runs.uses]] > 0).any(0)
+            crossed = crossed | (event[runs.row[runs.uses]] > 0).any(axis=0)
         of_flows, told_s = crossed[:flows], self._told_s.copy()
         gap = np.where(np.isfinite(told_s[group]), np.maximum(ended_s - told_s[group], 0.0) / WINDOW_S, 1.0)
         windows = np.zeros(len(machine.mean))
@@ -379,7 +406,7 @@ class LiveEstimator:
             return np.concatenate([np.zeros(flows) + of_flows, np.where(is_demand, of_demands, of_times)])
 
         return p._replace(
-            changes=each(1 - (1 - p.changes) ** windows, SELDOM, KERNEL_CHANGES),
+            changes=each(1 - (1 - p.changes) ** windows, SELDOM, 1 - (1 - KERNEL_CHANGES) ** windows.max()),
             on_share=each(p.on_share, 1 - SELDOM, 1 - SELDOM),
             on_mean=each(p.on_mean, 0.0, 0.0),
             on_std=each(p.on_std, DEMAND_STD, CHANGED_CODE_STD),
@@ -399,7 +426,7 @@ class LiveEstimator:
         behind = np.where(np.isfinite(told_s), np.maximum(now_s - told_s, 0.0) / WINDOW_S, 0.0)
         belief = flow_filter.forget(np, self._parameters, belief, behind)
         mean, deviation = (x[self._group, self._slot] for x in flow_filter.row_loads(np, self._event, belief))
-        return mean.astype(np.float32), np.hypot(deviation, np.sqrt(self._uneven)).astype(np.float32)
+        return mean.astype(np.float32), np.sqrt(deviation**2 + self._uneven + self._contradiction).astype(np.float32)
 
     def readings(self, since_s: float) -> dict[str, float]:
         """The newest raw readings since then: use of a row by all together, as a share of its capacity."""

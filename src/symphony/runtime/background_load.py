@@ -9,7 +9,7 @@ speaks of which row). What of that was ours is known, or the window tells nothin
 - of a GPU, its memory and its link, the part of others is unknown while a kernel of ours runs there;
 - of the network nothing is ours: kernels of one machine do not use it.
 
-The rest is others', as the estimator of real runs sees it (`estimation/live.py`), which also takes in the traffic through
+The rest is others', as the estimator of real runs sees it (`estimation/live.py`), which also takes in the traffic of
 memories, where it is counted, and the times of our own runs. Of a row that nothing speaks of, policies receive what is
 typical: a small mean and a large deviation (`UNREAD_LOAD`).
 
@@ -19,9 +19,11 @@ some of the CPUs of a machine, /proc/stat is mostly the whole machine's, and so 
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,7 @@ from symphony.problem.topology import Topology
 from symphony.runtime.profiles import Profiles
 from symphony.telemetry import rows
 
+log = logging.getLogger("symphony.runtime")
 NVML_LAG_S = 1.0  # what NVML says of use by itself (`nvml.*`, not `gpm.*`) may be of so long before
 MAX_WINDOW_S = 1.0  # a window beyond that was cut by a pause in which nothing was read
 BELIEF_CACHE_S = 0.02  # for so long, what was said is said again: turns come by the thousand
@@ -98,7 +101,6 @@ class BackgroundLoad:
         used: dict[str, float] = {}
         for machine in self._machines:
             used |= rows.exact(self._topology, machine, {place: rates})
-        used = {row: share for row, share in used.items() if math.isfinite(share)}  # else the belief would be NaN
         since_s = began_s - (NVML_LAG_S if math.isnan(rates.get("gpm.sm_busy_us", math.nan)) else 0.0)
         at = np.array(sorted(self._index[name] for name in used if not self._mixed(self._index[name], since_s)), int)
         total = np.array([used[self._topology.resources[row].name] for row in at])
@@ -108,6 +110,8 @@ class BackgroundLoad:
         own = np.where(cpu, ours_s / duration_s / max(self._cpus, 1), 0.0)
         if len(at):
             self.estimator.rows(at, total, own, cpu, ended_s)
+        for row in self.estimator.contradicted():
+            _log_once(row)
 
     def _ours_s(self) -> float:
         """CPU time that we have used since this was last asked; NaN if that is not known."""
@@ -134,6 +138,13 @@ class BackgroundLoad:
         return {
             name: (float(mean[at]), float(deviation[at])) for name, at in self._index.items() if self.estimator.told[at]
         }
+
+
+@lru_cache(maxsize=64)
+def _log_once(row: str) -> None:
+    log.warning(
+        "readings of %s do not fit the others: a counter is wrong, or the topology is; they count for less", row
+    )
 
 
 def cpu_seconds(processes: Sequence[int], families: Mapping[int, Sequence[int]] | None = None) -> dict[int, float]:

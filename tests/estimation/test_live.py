@@ -1,4 +1,4 @@
-"""Whose traffic it is: what others do with a memory, and what kernels ask of it, from what is counted of both."""
+"""The estimator of real runs: what others do, what kernels of ours ask of memory, and what they take alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from symphony.estimation.live import MAX_TRACKED_KERNELS, LiveEstimator
+from symphony.estimation.live import MAX_TRACKED_KERNELS, LiveEstimator, RunReading
 from symphony.estimation.runs import PastRun
 from symphony.lowering.family import workload as family_workload
 from symphony.problem import topologies
@@ -55,7 +57,7 @@ class Machine:
 
     def at(self, now_s: float) -> dict[int, tuple[float, float]]:
         mean, deviation = self.estimator.believed(now_s)
-        return {row: (float(mean[row]), float(deviation[row])) for row in np.flatnonzero(self.estimator.told)}
+        return {int(row): (float(mean[row]), float(deviation[row])) for row in np.flatnonzero(self.estimator.told)}
 
     def counted(self, kernel: str) -> tuple[float, float]:
         share, precision = self.profiles.demand(kernel, "small").counted
@@ -316,3 +318,135 @@ def test_so_it_is_of_counters_that_take_turns() -> None:
     assert 0.85 <= np.mean(inside) <= 0.99
     assert np.mean(bands) >= 0.8
     assert np.median(misses) < 0.1  # it is not for want of saying anything
+
+
+# --- Times of runs -------------------------------------------------------------------------------------------------
+
+
+def timed(kernels: str, slow: dict[str, float], runs: int = 160, noise: float = 0.03, seed: int = 0) -> Machine:
+    """Kernels in turn on one accelerator, 0.2 s each; from the 40th run on, some are slower."""
+    here, rng = Machine(machine(others=1)), np.random.default_rng(seed)
+    for number in range(runs):
+        kernel = kernels[number % len(kernels)]
+        seconds = 0.2 * (slow[kernel] if number >= 40 else 1.0) * math.exp(noise * rng.normal())
+        timing, here.now_s = here.profiles.timing(kernel, "big"), here.now_s + seconds
+        if timing.warm < 3:
+            timing.learn(0.0, seconds)
+        else:
+            here.estimator.ran(RunReading(1, kernel, "big", 0.0, seconds, {2: 1.0}, here.now_s))
+            here.estimator.weigh(here.now_s)
+    return here
+
+
+@pytest.mark.parametrize(("runs", "load", "error"), [(60, 0.8, 0.08), (160, 0.65, 0.16)])
+def test_a_tenant_that_doubles_run_times_is_believed_and_stays_believed(runs: int, load: float, error: float) -> None:
+    """Of one kernel alone it is the hardest: what is not known of others hides in its time, little by little."""
+    for kernels in ("a", "abc"):
+        found = [timed(kernels, dict.fromkeys("abc", 2.0), runs, seed=seed) for seed in range(3)]
+        assert load < np.mean([here.at(here.now_s)[2][0] for here in found]) < 1.1
+        for kernel in kernels:
+            alone_s = [here.profiles.timing(kernel, "big").seconds(0.0) for here in found]
+            assert np.mean(alone_s) == pytest.approx(0.2, rel=error)
+
+
+def test_a_kernel_that_became_slower_is_told_from_a_tenant_by_another_kernel() -> None:
+    for seed in range(4):
+        here = timed("ab", {"a": 2.0, "b": 1.0}, seed=seed)
+        times = [here.profiles.timing(kernel, "big").seconds(0.0) for kernel in "ab"]
+        assert times == [pytest.approx(0.4, rel=0.1), pytest.approx(0.2, rel=0.05)]
+        assert here.at(here.now_s)[2][0] < 0.1
+
+
+def test_a_kernel_that_became_faster_is_learned() -> None:
+    here = timed("ab", {"a": 0.5, "b": 1.0})
+    assert here.profiles.timing("a", "big").seconds(0.0) == pytest.approx(0.1, rel=0.1)
+    assert here.at(here.now_s)[2][0] < 0.1
+
+
+def test_wild_runs_are_nobodys_fault() -> None:
+    here = timed("a", {"a": 1.0}, 60)
+    before = here.profiles.timing("a", "big").seconds(0.0)
+    for number in range(12):
+        here.now_s += 0.2
+        seconds = 20.0 if number % 4 == 0 else 0.2
+        here.estimator.ran(RunReading(1, "a", "big", 0.0, seconds, {2: 1.0}, here.now_s))
+        here.estimator.weigh(here.now_s)
+    assert here.profiles.timing("a", "big").seconds(0.0) == pytest.approx(before, rel=0.05)
+    assert here.at(here.now_s)[2][0] < 0.1
+
+
+# --- Bad input -----------------------------------------------------------------------------------------------------
+
+anything = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 2))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("rtw"), anything, anything), min_size=1, max_size=12))
+def test_nothing_makes_it_crash_or_lie(news: list[tuple[str, float, float]]) -> None:
+    """Whatever readings come, beliefs are finite, not negative, and never certain."""
+    here = Machine(machine(others=1))
+    row = {name: number for number, name in enumerate(("cpu", "memory", "compute", "link"))}
+    here.runs_of("k", math.inf)
+    for what, one, two in news:
+        here.now_s += LENGTH_S
+        if what == "r":
+            at = np.array([row["cpu"], row["compute"], row["link"]])
+            here.estimator.rows(at, np.array([one, two, one]), np.array([two, 0.0, 0.0]), at < 1, here.now_s)
+        elif what == "t":
+            here.window(one, two)
+        else:
+            here.estimator.ran(RunReading(1, "k", "big", 10.0, one, {2: 1.0, 3: 0.5}, here.now_s))
+            here.estimator.weigh(math.inf)
+        mean, deviation = here.estimator.believed(here.now_s)
+        assert np.isfinite(mean).all() and (mean >= 0).all()
+        assert np.isfinite(deviation).all() and (deviation > 0.001).all()
+        assert np.isfinite([*here.profiles.timing("k", "big").mean]).all()
+
+
+def play(here: Machine, windows: int, **use: float) -> None:
+    """Windows of the accelerator's compute and link, of which nothing is ours."""
+    at = np.array([{"compute": 2, "link": 3}[name] for name in use])
+    for _ in range(windows):
+        here.now_s += LENGTH_S
+        here.estimator.rows(at, np.array([*use.values()]), np.zeros(len(at)), at < 0, here.now_s)
+
+
+def test_a_counter_that_goes_backwards_is_not_read_and_is_reported() -> None:
+    here = Machine(machine(others=1))
+    play(here, 10, compute=0.5, link=0.4)
+    mean, before = here.at(here.now_s)[3]
+    play(here, 2, compute=0.5, link=-0.4)
+    after, deviation = here.at(here.now_s)[3]
+    assert after == pytest.approx(mean, abs=0.05) and deviation > 2 * before
+    assert here.estimator.contradicted() == ["here/big-0/link"]
+    play(here, 60, compute=0.5, link=0.4)
+    assert here.estimator.contradicted() == []  # it works again
+
+
+def test_a_domain_that_vanishes_is_forgotten() -> None:
+    here = Machine(machine(others=1))
+    play(here, 10, compute=0.5, link=0.8)
+    _, before = here.at(here.now_s)[3]
+    play(here, 300, compute=0.5)
+    mean, deviation = here.at(here.now_s)[3]
+    assert mean < 0.2 and deviation > 2 * before
+
+
+def test_readings_that_contradict_the_topology_widen_and_are_reported() -> None:
+    """A link is busy, but nothing passes through the memory to which all copies over it go."""
+    topology = machine(others=1)
+    memory = replace(topology.resources[1], capacity=1e9)  # as much as the link's
+    device = replace(topology.devices[1], route=(*topology.devices[1].route, Hop("memory")))
+    resources = (topology.resources[0], memory, *topology.resources[2:])
+    topology = replace(topology, resources=resources, devices=(topology.devices[0], device))
+    fine, wrong = Machine(topology), Machine(topology)
+    for here, passes in ((fine, 0.9), (wrong, 0.0)):
+        for _ in range(40):
+            here.now_s += LENGTH_S
+            at, use = np.array([1, 3]), np.array([passes, 0.8])
+            here.estimator.rows(at, use, np.zeros(2), at < 0, here.now_s)
+    assert fine.estimator.contradicted() == [] and fine.at(fine.now_s)[3][0] == pytest.approx(0.8, abs=0.05)
+    assert wrong.estimator.contradicted()
+    for row, reading in ((1, 0.0), (3, 0.8)):  # whoever is right is within two deviations of what is believed
+        mean, deviation = wrong.at(wrong.now_s)[row]
+        assert abs(mean - reading) < 2 * deviation
