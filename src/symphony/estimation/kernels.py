@@ -53,7 +53,7 @@ OUTLIER_DISTANCE, OUTLIERS_BEFORE_RESET = (
 
 
 SHARE_LEVELS = np.array([0.0, *2.0 ** np.linspace(-6, 0, 49)])  # shares of the bandwidth
-LEVELS = len(SHARE_LEVELS)
+SHARE_COUNT = len(SHARE_LEVELS)
 # Of what each level stands for.
 LEVEL_EDGES = np.array([0.0, SHARE_LEVELS[1] / 2, *np.sqrt(SHARE_LEVELS[1:-1] * SHARE_LEVELS[2:]), 1.0])
 MIN_LIKELIHOOD_RATIO = math.exp(-1.353)  # of the likelihood: beyond it 10% are, if it is the truth
@@ -65,7 +65,7 @@ CHANGED_CODE_SHARE_STD = 0.1  # deviation that is added to counted traffic where
 MIN_RUN_S = 1e-3  # runs that are shorter tell more of clocks than of memories
 QUADRATURE_POINTS = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # a normal in three points, and their weights
 QUADRATURE_WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
-LEVEL_PRIOR = np.full(LEVELS, (1 - PRIOR_NO_DEMAND) / (LEVELS - 1))  # any share, …
+LEVEL_PRIOR = np.full(SHARE_COUNT, (1 - PRIOR_NO_DEMAND) / (SHARE_COUNT - 1))  # any share, …
 LEVEL_PRIOR[0] = PRIOR_NO_DEMAND  # … or next to nothing
 SQUARED_LEVELS = SHARE_LEVELS**2
 Number = Any  # float, or f[levels]
@@ -247,12 +247,12 @@ def _by_traffic(share: float, precision: float, least: bool) -> np.ndarray:
 class Demand:
     """Belief about the share of a memory's bandwidth that one kernel asks for, on one device kind."""
 
-    weights: np.ndarray = field(default_factory=LEVEL_PRIOR.copy)  # of LEVELS; given each, its time alone:
-    fixed: np.ndarray = field(default_factory=partial(np.full, LEVELS, PRIOR_MEAN[0]))  # log seconds, mean …
-    slope: np.ndarray = field(default_factory=partial(np.full, LEVELS, PRIOR_MEAN[1]))  # log seconds per byte
-    fixed_var: np.ndarray = field(default_factory=partial(np.full, LEVELS, PRIOR_STD**2))  # … and covariance
-    both_cov: np.ndarray = field(default_factory=partial(np.full, LEVELS, 0.0))
-    slope_var: np.ndarray = field(default_factory=partial(np.full, LEVELS, PRIOR_STD**2))
+    weights: np.ndarray = field(default_factory=LEVEL_PRIOR.copy)  # of SHARE_LEVELS; given each, its time alone:
+    fixed: np.ndarray = field(default_factory=partial(np.full, SHARE_COUNT, PRIOR_MEAN[0]))  # log seconds, mean …
+    slope: np.ndarray = field(default_factory=partial(np.full, SHARE_COUNT, PRIOR_MEAN[1]))  # log seconds per byte
+    fixed_var: np.ndarray = field(default_factory=partial(np.full, SHARE_COUNT, PRIOR_STD**2))  # … and covariance
+    both_cov: np.ndarray = field(default_factory=partial(np.full, SHARE_COUNT, 0.0))
+    slope_var: np.ndarray = field(default_factory=partial(np.full, SHARE_COUNT, PRIOR_STD**2))
     noise: float = NOISE_STD**2 * NOISE_RUNS  # sum of squares of what is left …
     weight: float = NOISE_RUNS  # … of so many runs
     runs: int = 0  # beside others
@@ -261,7 +261,7 @@ class Demand:
 
     @property
     def believed(self) -> np.ndarray:
-        """Weights of LEVELS, by times and by traffic."""
+        """weights of SHARE_LEVELS, by times and by traffic."""
         if not self.counted[1]:
             return self.weights
         weights = np.maximum(self.weights, 1e-12) * _by_traffic(*self.counted, self.least)

@@ -99,8 +99,8 @@ class _Machine:
     def at(self, component: Component) -> int:
         return len(self.mean) - len(self.components) + self.components.index(component)
 
-    def enter(self, which: Sequence[Component], mean: Sequence[float], cov: np.ndarray) -> list[int]:
-        """Set the belief about some components, which then tells nothing of any other; where they are."""
+    def enter(self, which: Sequence[Component], mean: Sequence[float], cov: np.ndarray) -> None:
+        """Set the belief about some components, which then tells nothing of any other."""
         for new in which:
             if new not in self.components:
                 self.components.append(new)
@@ -108,14 +108,14 @@ class _Machine:
         at = [self.at(one) for one in which]
         self.mean[at], self.cov[at], self.cov[:, at] = mean, 0.0, 0.0
         self.cov[np.ix_(at, at)] = cov
-        return at
 
-    def used(self, which: Iterable[Component], most: int) -> None:
-        """Move components to the end, and forget those that were not used for longest."""
-        which = list(which)
+    def used(self, part: str, kernels: Iterable[tuple[str, str]]) -> None:
+        """Move components of kernels to the end, and forget like ones that were not used for longest."""
+        which = [(part, *kernel) for kernel in kernels]
         order = [one for one in self.components if one not in which] + which
-        same = [one for one in order if one[0] == which[0][0]] if which else []
-        order = [one for one in order if one not in same[: max(len(same) - max(most, len(which)), 0)]]
+        same = [one for one in order if one[0] == part]
+        old = same[: max(len(same) - max(MAX_TRACKED_KERNELS, len(which)), 0)]
+        order = [one for one in order if one not in old]
         at = [*range(len(self.mean) - len(self.components)), *map(self.at, order)]
         self.mean, self.cov, self.components = self.mean[at], self.cov[np.ix_(at, at)], order
 
@@ -166,9 +166,8 @@ class LiveEstimator:
 
         `together`: rows whose reading is the mean over those of a machine.
         """
-        good = (
-            (total >= 0) & (total < MAX_CREDIBLE_LOAD) & (own >= 0) & (own < MAX_CREDIBLE_LOAD)
-        )  # a counter may go backwards
+        good = (total >= 0) & (total < MAX_CREDIBLE_LOAD)  # a counter may go backwards
+        good &= (own >= 0) & (own < MAX_CREDIBLE_LOAD)
         self._contradiction[at[~good]] = NONSENSE
         at, total, own, together = at[good], total[good], own[good], together[good]
         with self._lock:
@@ -195,9 +194,8 @@ class LiveEstimator:
 
     def contradicted(self) -> list[str]:
         """Rows whose readings are nonsense, or do not fit paths through the machine: bad counters, or topology."""
-        return [
-            self._topology.resources[row].name for row in np.flatnonzero(self._contradiction > MAX_CONTRADICTION**2)
-        ]
+        rows = np.flatnonzero(self._contradiction > MAX_CONTRADICTION**2)
+        return [self._topology.resources[row].name for row in rows]
 
     def traffic(self, used: Mapping[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
         """Take in traffic through memories, as a share of their capacity with its deviation, by row."""
@@ -227,7 +225,7 @@ class LiveEstimator:
                 share, precision = self._kernels.demand(*new[1:]).counted
                 variance = 1 / (precision + DEMAND_STD**-2)
                 machine.enter([new], [share * precision * variance], np.array(variance))
-        machine.used(kernels, MAX_TRACKED_KERNELS)
+        machine.used(DEMAND, [kernel[1:] for kernel in kernels])
         flows, counts = self._event.shape[-1], self._padded(group)
         rate, unseen, read = np.zeros(len(counts)), np.zeros(len(counts)), np.zeros(len(counts), bool)
         runs = {}
@@ -281,7 +279,7 @@ class LiveEstimator:
         return found
 
     def ran(self, run: RunReading) -> None:
-        """Take in a run of a kernel whose isolated time is known by and by. It is weighed with others, by `weigh`."""
+        """Take in a run of a kernel whose isolated time is roughly known. `weigh` takes it in, together with others."""
         if run.own and 0 < run.seconds < math.inf and run.device in self._group_of:
             self._waiting.setdefault(run.device, []).append(run)
 
@@ -315,7 +313,7 @@ class LiveEstimator:
             if which[0] not in machine.components or self._timed.get(which[0]) != (timing.mean, timing.cov):
                 machine.enter(which, (0.0, 0.0), np.array(timing.cov))  # it never was here, or others have changed it
         for part in (FIXED, SLOPE):
-            machine.used([(part, *kernel) for kernel in kernels], MAX_TRACKED_KERNELS)
+            machine.used(part, kernels)
         for kernel in kernels:
             at = parts[kernel] = [machine.at((part, *kernel)) for part in (FIXED, SLOPE)]
             machine.cov[at, at] += TIME_DRIFT_STD**2
@@ -367,7 +365,7 @@ class LiveEstimator:
         return self._machines[group]
 
     def _padded(self, group: int) -> np.ndarray:
-        """Loads of rows by flows, and by components of kernels, which counters do not see unless they are told to."""
+        """Loads of rows by flows, and by components of kernels, which counters do not count by themselves."""
         return np.pad(self._event[group], ((0, 0), (0, len(self._machine(group).components))))
 
     def _update(
@@ -380,9 +378,9 @@ class LiveEstimator:
         runs: RunTimes | None = None,
     ) -> None:
         event, flows = self._padded(group), self._event.shape[-1]
-        crossed: np.ndarray = (counts[seen.read] > 0).any(axis=0)
+        crossed = np.any(counts[seen.read] > 0, axis=0)
         if runs is not None:
-            crossed = crossed | (event[runs.row[runs.uses]] > 0).any(axis=0)
+            crossed = crossed | np.any(event[runs.row[runs.uses]] > 0, axis=0)
         of_flows, told_s = crossed[:flows], self._told_s.copy()
         gap = np.where(np.isfinite(told_s[group]), np.maximum(ended_s - told_s[group], 0.0) / WINDOW_S, 1.0)
         windows = np.zeros(len(machine.mean))
@@ -398,7 +396,7 @@ class LiveEstimator:
         self._flows, self._told_s = FlowBelief(mean, cov), told_s
 
     def _for_components(self, machine: _Machine, windows: np.ndarray) -> FlowParameters:
-        """Parameters of each component. `windows` f[F]: for how long nothing was told of each flow."""
+        """Parameters of each component. `windows` f[F]: for how long there was no reading of each flow."""
         p, flows, kinds = self._parameters, self._event.shape[-1], [part for part, *_ in machine.components]
         is_demand = np.array([kind == DEMAND for kind in kinds], bool)
 
