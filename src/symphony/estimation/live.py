@@ -28,7 +28,7 @@ import numpy as np
 
 from symphony.estimation import flow_filter
 from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings, RunTimes
-from symphony.estimation.kernels import CHANGED_CODE_STD, Demand, Timing
+from symphony.estimation.kernels import CHANGED_CODE_STD, MIN_SECONDS, Demand, Timing
 from symphony.estimation.runs import PastRun, memory_row
 from symphony.problem.arrays import topology_arrays
 from symphony.problem.topology import Topology
@@ -56,6 +56,7 @@ JUMP_STD = 0.5  # of others' traffic: what is off by more than noise is no noise
 MIN_NOISE_LOAD = 0.02  # load below which traffic is not off by less
 MIN_SATURATED_LOAD = 0.75  # load from which a memory may be full: what its modules promise is never reached
 MAX_CREDIBLE_LOAD = 8.0  # times the capacity: no counter that says more is believed
+MAX_RUN_WINDOWS = 1e4  # longer runs tell no less of others
 MAX_SLOW = 100.0  # times as long as expected: of runs that take longer, no more is believed
 MAX_TRACKED_KERNELS = 32  # beyond that, those that did not run for longest are forgotten
 MAX_KNOWN_STD = 0.3  # deviation below which something is known of a kernel
@@ -331,7 +332,7 @@ class LiveEstimator:
             slow[n] = min(np.median([run.seconds / timing.seconds(run.size) for run in some]), MAX_SLOW)
             error[n] = timing.noise_std * (MEDIAN_ERROR if several else 1.0) / math.sqrt(len(some))
             freedom[n] = MEDIAN_FREEDOM if several else self._parameters.freedom
-            windows[n] = np.mean([run.seconds for run in some]) / WINDOW_S * rarer
+            windows[n] = np.mean([min(run.seconds / WINDOW_S, MAX_RUN_WINDOWS) for run in some]) * rarer
             times[n, parts[kernel]] = np.mean([timing.at(run.size)[1:] for run in some], axis=0)
             for hop, resource in enumerate(some[0].own):
                 own[n, hop] = np.mean([run.own.get(resource, 0.0) for run in some])
@@ -352,7 +353,7 @@ class LiveEstimator:
                 if (run.kernel, run.kind) == kernel:
                     loads = [own + others[self._slot[resource]] for resource, own in run.own.items()]
                     expected = timing.at(run.size)[0] + timing.at(run.size)[1:] @ moved
-                    left = math.log(run.seconds) - expected - math.log(max(1.0, *loads))
+                    left = math.log(max(run.seconds, MIN_SECONDS)) - expected - math.log(max(1.0, *loads))
                     off.setdefault(kernel, []).append(left)
             timing.take(mean, machine.cov[np.ix_(at, at)], off[kernel])
             self._timed[FIXED, *kernel] = timing.mean, timing.cov
