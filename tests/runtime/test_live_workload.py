@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import symphony as sy
+from symphony.estimation.runs import PastRun
 from symphony.problem.arrays import KIND_INDEX, workload_arrays
 from symphony.problem.workload import Job, Workload
-from symphony.runtime.demand import PastRun
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.live_workload import (

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.runtime.demand import PastRun
+from symphony.estimation.kernels import AVERAGED_RUNS, MIN_NOISE_STD, Timing
+from symphony.estimation.runs import PastRun
 from symphony.runtime.profiles import MAX_CODES_PER_KERNEL, Profiles
-from symphony.runtime.timing import AVERAGED_RUNS, MIN_NOISE_STD, Timing
 
 SIZES = (1e3, 1e5, 1e6, 1e7)
 

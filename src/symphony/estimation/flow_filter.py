@@ -8,6 +8,10 @@ The model, for one group of rows (a machine or a rack) and one window:
   known up to a factor. It is counted in n of the window's N slices. Work comes in bursts, so that the reading errs by
   `burst * rate * sqrt(1/n - 1/N)`, with the tails of Student's t.
 
+In real runs (`live.py`), the belief is also about our own kernels: components beside the flows, with parameters of
+their own. A counter that counts kernels of ours counts what they ask of its row. A slow run met others, or its kernel
+has become slower: both are explanations that are compared.
+
 The belief is a Gaussian over all flows of the group. Given it, the explanations "nothing changed", "flow i is off now"
 and "flow i is on now" are compared by the likelihood of the window's readings, in closed form. The most probable ones,
 and those in which a second flow changed beside the most probable, are each updated (a Kalman filter, with the errors
@@ -29,11 +33,15 @@ Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
 EXPLANATIONS = 4  # of a window, that are followed: the most probable ones, and as many with a second change
 MAX_RATE = 1e3  # times the capacity of a row: no load is as high, and a counter that says so is broken
 IMPOSSIBLE = -1e9  # log probability
+MIN_SLOW = 0.25  # times that are shorter than was expected by more are not taken to tell more
 CLIPPED_FLOWS = 3  # levels below 0 in one window that are made up for
 
 
 class FlowParameters(NamedTuple):
-    """Learnable numbers: a pytree, differentiable. Loads and levels are fractions of a row's capacity."""
+    """Learnable numbers: a pytree, differentiable. Loads and levels are fractions of a row's capacity.
+
+    Those of levels are numbers, or one for each flow f[F].
+    """
 
     burst: Array = 1.0  # deviation of a rate from slice to slice, relative to the rate
     changes: Array = 0.05  # probability that a flow is drawn anew in a window
@@ -46,6 +54,7 @@ class FlowParameters(NamedTuple):
     floor: Array = 0.02  # error of any reading
     freedom: Array = 4.0  # degrees of freedom of errors
     run_error: Array = 0.1  # error of the slow-down that a run shows, relative to it
+    lowest: Array = 0.0  # level: no flow is less than nothing; logarithms of times may be
 
 
 class FlowBelief(NamedTuple):
@@ -68,15 +77,18 @@ class RunTimes(NamedTuple):
     """Runs of ours that ended in the window, one for each of M devices: their times are readings, too.
 
     A run takes max(1, load) times as long as in isolation, with the load of the busiest row that it uses. H: rows that
-    work on a device may use.
+    work on a device may use. If the isolated time is believed in the same Gaussian, `times` says how its logarithm
+    follows from it, and `error` is that of a single run; else `error` is also for the doubt about the isolated time.
     """
 
     slow: Array  # f[..., M]: time over isolated time; 0 = no run
-    error: Array  # f[..., M]: of that, relative to it, for the doubt about the isolated time
+    error: Array  # f[..., M]: of that, relative to it
     windows: Array  # f[..., M]: its length, in windows
     own: Array  # f[..., M, H]: our own load of those rows, its own included
     row: Array  # i32[..., M, H]: index of the row's event
     uses: Array  # bool[..., M, H]
+    times: Array | None = None  # f[..., M, F]
+    freedom: Array | None = None  # f[..., M]: degrees of freedom of their errors; given with `times`
 
 
 def fresh(p: FlowParameters) -> tuple[Array, Array]:
@@ -121,19 +133,21 @@ def update(
 ) -> FlowBelief:
     """The belief after one more window. `event` f[..., E, F]: load of each row at level 1 of each flow.
 
-    `windows` f[...]: how many windows have passed since the one before. `counts`: what a reading counts at level 1 of
-    each flow, if it is not the load of one row.
+    `windows` f[...] or f[..., F]: how many windows have passed since the one before. `counts`: what a reading counts
+    at level 1 of each flow, if it is not the load of one row.
     """
-    read = seen.read & (xp.abs(seen.rate) < MAX_RATE)  # False for NaN
+    read = seen.read & (seen.rate >= 0) & (seen.rate < MAX_RATE)  # False for NaN, and for counters that go backwards
     seen = seen._replace(read=read, rate=xp.where(read, seen.rate, 0.0))
     counted = xp.where(read[..., None], event if counts is None else counts, 0.0)
-    belief = forget(xp, p, belief, xp.asarray(windows)[..., None] * ~((counted > 0).any(-2)))
+    passed = xp.asarray(windows)
+    passed = passed if passed.ndim == belief.mean.ndim else passed[..., None]
+    belief = forget(xp, p, belief, passed * ~((counted > 0).any(-2)))
     drift = (p.drift * belief.mean) ** 2
     before = FlowBelief(belief.mean, belief.cov + drift[..., None] * xp.eye(drift.shape[-1]))
 
     # To compare explanations, errors are those of a load halfway between what was expected and what was read.
     halfway = 0.5 * (_apply(counted, before.mean) + xp.maximum(seen.rate - seen.own, 0.0))
-    evidence = _evidence(xp, p, event, counted, before.mean, halfway**2, seen, runs)
+    evidence = _evidence(xp, p, event, counted, before, halfway**2, seen, runs)
     one = _explanations(xp, p, before, evidence)
     change = 1 + one.log_prior_fit[..., 1:].argmax(-1)
     two = _explanations(xp, p, _chosen(xp, one, change), evidence)
@@ -141,19 +155,19 @@ def update(
 
     # To update them, errors and the bottlenecks of runs are those of the levels that each explanation supposes.
     several = Readings(*(x[..., None, :] for x in seen))
-    beside = (
-        None
-        if runs is None
-        else RunTimes(*(x[..., None, :] if x.ndim == seen.rate.ndim else x[..., None, :, :] for x in runs))
-    )
+    beside = None
+    if runs is not None:
+        of_runs = (x if x is None else xp.expand_dims(x, seen.rate.ndim - 1) for x in runs)
+        beside = RunTimes(*of_runs)
     counted, event = counted[..., None, :, :], event[..., None, :, :]
     squared = _apply(counted, every.mean) ** 2 + ((counted @ every.cov) * counted).sum(-1)
-    evidence = _evidence(xp, p, event, counted, every.mean, squared, several, beside)
+    levels = FlowBelief(every.mean, every.cov)
+    evidence = _evidence(xp, p, event, counted, levels, squared, several, beside)
     fit, means, covs = _kalman(xp, every.mean, every.cov, evidence)
     weight = every.log_prior + fit
     weight = xp.exp(weight - weight.max(-1, keepdims=True))
     mean, cov = _mixture(xp, weight / weight.sum(-1, keepdims=True), means, covs)
-    return FlowBelief(_non_negative(xp, mean, cov), cov)
+    return FlowBelief(_not_below(xp, p.lowest, mean, cov), cov)
 
 
 class _Evidence(NamedTuple):
@@ -183,7 +197,7 @@ def _evidence(
     p: FlowParameters,
     event: Array,
     counted: Array,
-    levels: Array,
+    levels: FlowBelief,
     squared: Array,
     seen: Readings,
     runs: RunTimes | None,
@@ -191,7 +205,7 @@ def _evidence(
     """The window's readings, with the errors of these levels. `squared`: mean square of the load by others."""
     noise = p.burst**2 * (squared + seen.own**2) * seen.unseen + (p.own_error * seen.own) ** 2 + p.floor**2
     others = xp.where(seen.read, seen.rate - seen.own, 0.0)
-    noise, tails = _with_tails(xp, p, noise, xp.where(seen.read, others - _apply(counted, levels), 0.0))
+    noise, tails = _with_tails(xp, p.freedom, noise, xp.where(seen.read, others - _apply(counted, levels.mean), 0.0))
     noise = xp.where(seen.read, noise, 1.0)
     counted, others = (xp.broadcast_to(x, (*noise.shape, *x.shape[noise.ndim :])) for x in (counted, others))
     if runs is None:
@@ -205,21 +219,22 @@ def _evidence(
     )
 
 
-def _with_tails(xp: ModuleType, p: FlowParameters, noise: Array, off: Array) -> tuple[Array, Array]:
+def _with_tails(xp: ModuleType, freedom: Array, noise: Array, off: Array, doubt: Array = 0.0) -> tuple[Array, Array]:
     """The variance of an error of this size, and its log probability, to 0 for small errors.
 
     Student's t is a mixture of Gaussians of different variances: this is the most probable one, to an error far off.
+    `doubt`: variance of what was expected, which may be wrong, too.
     """
-    factor = xp.maximum((p.freedom + off**2 / noise) / (p.freedom + 1), 1.0)
-    return noise * factor, 0.5 * p.freedom * (1 - 1 / factor) - (0.5 * p.freedom + 1) * xp.log(factor)
+    factor = xp.maximum((freedom + off**2 / (noise + doubt)) / (freedom + 1), 1.0)
+    return noise * factor, 0.5 * freedom * (1 - 1 / factor) - (0.5 * freedom + 1) * xp.log(factor)
 
 
-def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array, runs: RunTimes) -> _Evidence:
+def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: FlowBelief, runs: RunTimes) -> _Evidence:
     """Run times as readings of the row that is their bottleneck at these levels.
 
     A run at full speed only says that the load was not above 1: it is a reading if more was expected.
     """
-    loads = _apply(event, levels)
+    loads = _apply(event, levels.mean)
     shape = *loads.shape[:-1], *runs.row.shape[-2:]
     row, own, uses = (xp.broadcast_to(x, shape) for x in (runs.row, runs.own, runs.uses))
     expected = xp.take_along_axis(loads[..., None, :], row, axis=-1) + own
@@ -232,11 +247,15 @@ def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array
     slowed = runs.slow > 1 + 2 * error
     says = ended & (slowed | (busiest > 1))
     noise = (error * runs.slow) ** 2 * xp.maximum(runs.windows, 1.0) + (p.own_error * own) ** 2 + p.floor**2
-    others = xp.where(slowed, runs.slow, 1.0) - own
-    noise, tails = _with_tails(xp, p, noise, xp.where(says, others - _apply(counted, levels), 0.0))
-    return _Evidence(
-        xp.where(says[..., None], counted, 0.0), xp.where(says, others, 0.0), xp.where(ended, noise, 1.0), tails
-    )
+    counted, doubt, freedom = xp.where(says[..., None], counted, 0.0), 0.0, p.freedom
+    if runs.times is None:
+        others = xp.where(says, xp.where(slowed, runs.slow, 1.0) - own, 0.0)
+    else:  # of rows that are not full, our own load does not matter; of times, every run tells
+        others = xp.where(ended, runs.slow - xp.where(says, own, 1.0), 0.0)
+        counted = counted + xp.where(ended, xp.maximum(runs.slow, MIN_SLOW), 0.0)[..., None] * runs.times
+        doubt, freedom = ((counted @ levels.cov) * counted).sum(-1), runs.freedom
+    off = xp.where(ended, others - _apply(counted, levels.mean), 0.0)
+    return _Evidence(counted, others, *_with_tails(xp, freedom, xp.where(ended, noise, 1.0), off, doubt))
 
 
 def _explanations(xp: ModuleType, p: FlowParameters, before: FlowBelief, evidence: _Evidence) -> _Explanations:
@@ -354,15 +373,16 @@ def covariance_after(xp: ModuleType, counted: Array, cov: Array, noise: Array) -
     return jax.lax.scan(after_one, (cov, xp.zeros_like(cov[..., 0, 0])), readings)[0]
 
 
-def _non_negative(xp: ModuleType, mean: Array, cov: Array) -> Array:
-    """The mean, given that no level is below 0: the most negative ones become 0, and others make up for them."""
+def _not_below(xp: ModuleType, lowest: Array, mean: Array, cov: Array) -> Array:
+    """The mean, given that no level is below the lowest: those furthest below are raised, and others make up for it."""
     variance = xp.maximum(xp.diagonal(cov, axis1=-2, axis2=-1), 1e-12)
     for _ in range(CLIPPED_FLOWS):
-        lowest = (mean / xp.sqrt(variance)).argmin(-1)[..., None]
-        below = xp.minimum(xp.take_along_axis(mean, lowest, axis=-1), 0.0)
-        along = xp.take_along_axis(cov, lowest[..., None], axis=-1)[..., 0]
-        mean = mean - along * (below / xp.take_along_axis(variance, lowest, axis=-1))
-    return xp.maximum(mean, 0.0)
+        above = mean - lowest
+        worst = (above / xp.sqrt(variance)).argmin(-1)[..., None]
+        below = xp.minimum(xp.take_along_axis(above, worst, axis=-1), 0.0)
+        along = xp.take_along_axis(cov, worst[..., None], axis=-1)[..., 0]
+        mean = mean - along * (below / xp.take_along_axis(variance, worst, axis=-1))
+    return xp.maximum(mean, lowest)
 
 
 def _mixture(xp: ModuleType, weight: Array, means: Array, covs: Array) -> tuple[Array, Array]:

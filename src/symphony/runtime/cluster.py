@@ -154,7 +154,7 @@ class Cluster(FunctionCalls[ClusterJob]):
 
     def readings(self, since_s: float) -> dict[str, float]:
         """Raw readings since a time of `time.monotonic`: use of each row by all together, as a share of capacity."""
-        return self._loop.observer.background.readings(since_s)
+        return self._loop.observer.background.estimator.readings(since_s)
 
     def row_shares(self) -> Iterator[tuple[TaskRun, Device, dict[str, float]]]:
         """What runs now, each on a device, with its expected shares of the capacity of the rows there."""

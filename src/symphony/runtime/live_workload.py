@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from symphony.estimation.runs import memory_rows
 from symphony.problem import limits
 from symphony.problem.arrays import (
     KIND_INDEX,
@@ -39,7 +40,6 @@ from symphony.problem.workload import (
     Workload,
     topological_order,
 )
-from symphony.runtime.demand import memory_rows
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE, Profiles

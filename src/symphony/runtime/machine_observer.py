@@ -1,6 +1,6 @@
 """Everything the loop learns from the machine: load caused by others, and what finished runs say about kernels.
 
-sources (kernel, NVML, perf) ──► machine_monitor, memory_counter ──► background_load, traffic ──► policies
+sources (kernel, NVML, perf) ──► machine_monitor, memory_counter ──► background_load ──► estimation.live ──► policies
 finished runs ──► run_learner ──► profiles
 """
 
@@ -12,15 +12,14 @@ import time
 from collections.abc import Iterator
 
 from symphony.engines.engine import Engine, Finished
+from symphony.estimation.runs import PastRun
 from symphony.problem.topology import Topology
 from symphony.runtime.background_load import BackgroundLoad, RowLoads, cpu_seconds
-from symphony.runtime.demand import PastRun
 from symphony.runtime.jobs import TaskRun
 from symphony.runtime.machine_monitor import MachineMonitor
 from symphony.runtime.memory_counter import MemoryCounter
 from symphony.runtime.run_learner import RunLearner
 from symphony.runtime.scheduler import Scheduler
-from symphony.runtime.traffic import TrafficAttribution
 from symphony.telemetry import memory
 
 
@@ -72,16 +71,17 @@ class MachineObserver:
         is_local = engine.processes() is not None
         counted = memory.at_hand() if is_local else None
         partial = bool(counted and counted.least)
-        traffic = TrafficAttribution(topology, self.runs_since, scheduler.workload.profiles, partial)
         self.background = BackgroundLoad(
             topology,
             (lambda: cpu_seconds([os.getpid()], engine.processes())) if is_local else dict,
             occupancy.ran_since,
             scheduler.policy.tuning,
             os.cpu_count(),
-            traffic,
+            scheduler.workload.profiles,
+            self.runs_since,
+            partial,
         )
-        counter = MemoryCounter(topology, counted, traffic.window) if counted else None
+        counter = MemoryCounter(topology, counted, self.background.estimator.traffic) if counted else None
         self.monitor = MachineMonitor(topology, None if is_local else [], self.background.window, counter)
         self._learner = RunLearner(topology, scheduler, self.monitor, self.background, occupancy.running)
         self.set_busy, self.learn = self.monitor.set_busy, self._learner.learn

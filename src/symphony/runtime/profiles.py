@@ -1,5 +1,5 @@
-"""Profiles of kernels, learned from their runs: run times (`timing.py`), demand for memory bandwidth (`demand.py`), and
-machine figures during the runs (`machine_monitor.py`).
+"""Profiles of kernels, learned from their runs: times and demands for memory (`estimation/kernels.py`), and machine
+figures during the runs (`machine_monitor.py`).
 
 Saved as JSON in `$XDG_DATA_HOME/symphony` (`~/.local/share/…`).
 """
@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from symphony.estimation.kernels import MIN_RUN_S, SHARE_LEVELS, Demand, Load, Timing, load_of
+from symphony.estimation.runs import PastRun
 from symphony.problem.errors import DataError, SymphonyWarning
 from symphony.problem.units import show
-from symphony.runtime.demand import MIN_RUN_S, SHARE_LEVELS, Demand, Load, PastRun, load_of
-from symphony.runtime.timing import Timing
 
 PROFILES_FORMAT = "symphony.profiles/1"
 FIRST_RUNS = 3  # first runs in their processes that are enough where there are no other runs
@@ -211,24 +211,26 @@ class Profiles(Mapping[KernelOnDevice, Timing]):
         company: Sequence[tuple[PastRun, float]] = (),
         others: EffectOfOthers = NO_EFFECT,
         seen: Mapping[str, float] | None = None,
+        timed: bool = False,
     ) -> None:
         """Learn from one run.
 
         `size`: bytes of its inputs. `busy_s`: its CPU time, NaN = unknown. `cold`: the first run of the kernel in its
         process. `company`: runs beside it, each with the share of its time. `others`: what those who are not ours did
-        to it. `seen`: machine figures.
+        to it. `seen`: machine figures. `timed`: its timing has learned from it.
         """
         key, timing = (ran.kernel, ran.kind), self.timing(ran.kernel, ran.kind)
         for name, value in (seen or {}).items():
             self._seen.setdefault(key, {}).setdefault(name, FigureStatistics()).add(value)
         if seconds < MIN_RUN_S or cold:
-            timing.learn(size, seconds, shared=bool(company), cold=cold)
+            timing.learn(size, seconds, shared=bool(company), cold=cold)  # such a run is never `timed`
             return
         demand = self._demands.get(key) or self._demands.setdefault(key, Demand())  # `counted` may add it meanwhile
         load = self.load_beside(ran, company)
-        longer, unsure = demand.slower(load)
-        longer, unsure = longer + others.log, math.hypot(unsure, others.std)
-        timing.learn(size, seconds / math.exp(longer), shared=unsure > timing.noise_std)
+        if not timed:
+            longer, unsure = demand.slower(load)
+            longer, unsure = longer + others.log, math.hypot(unsure, others.std)
+            timing.learn(size, seconds / math.exp(longer), shared=unsure > timing.noise_std)
         demand.learn(size, seconds if math.isnan(busy_s) else max(busy_s, MIN_RUN_S), load.plus(*others.memory))
 
     def doubt(self, kernel: str, device: str, digest: str) -> None:

@@ -4,8 +4,8 @@ Learning from a run beside fifteen others takes as long as some decisions. So it
 finished run made possible has been dispatched. Only the first runs of a kernel are learned from before the next turn.
 Of short kernels that are well known, a sample of the runs is learned from.
 
-A run that took longer than it should is a reading of the rows that it uses (`background_load.py`). Either others have
-come, or the kernel has become slower: the filter decides which, so slow runs are learned from when it has weighed them.
+Where the machine is watched, the time of a run of a known kernel is a reading of the rows that it uses and of its
+isolated time, for the estimator of both (`estimation/live.py`); the rest is learned from it when that has weighed it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from symphony.engines.engine import Finished
+from symphony.estimation.kernels import MIN_RUN_S
+from symphony.estimation.live import RunReading
+from symphony.estimation.runs import CoRunners, PastRun
 from symphony.problem.topology import Topology
 from symphony.runtime.background_load import BackgroundLoad
-from symphony.runtime.demand import MIN_RUN_S, CoRunners, PastRun
 from symphony.runtime.jobs import TaskRun, size_of
 from symphony.runtime.machine_monitor import MachineMonitor
 from symphony.runtime.profiles import NO_EFFECT, EffectOfOthers
@@ -28,8 +30,6 @@ from symphony.runtime.scheduler import Scheduler
 RUNS_BEFORE_REFRESH = 3  # warm runs of a kernel on a device kind that are learned from at once
 # Of runs shorter than `MIN_RUN_S`, after so many warm ones, one in this time is learned from: that takes 50 µs.
 WELL_KNOWN_RUNS, SAMPLE_INTERVAL_S = 64, 4e-3
-MAX_SLOW_RUNS = 256  # that wait
-READING_INTERVAL_S = 0.02  # of runs of a device at their usual speed, one in this time is a reading
 MIN_OTHERS = 0.1  # load by others from which it counts
 
 
@@ -56,12 +56,12 @@ class RunLearner:
     ) -> None:
         self._scheduler, self._monitor, self._running = scheduler, monitor, running
         self._background, self._usage = background, RowUsage(topology)
+        self._estimator = background.estimator
         self._kinds = [device.kind for device in topology.devices]
         self._is_cpu = [topology.kind_of[kind].type == "cpu" for kind in self._kinds]
         self._company = CoRunners(topology)
         self._deferred: list[_FinishedRun] = []
-        self._read_s: dict[int, float] = {}  # end of the last run that was a reading, by device
-        self._slow: list[tuple[int, _FinishedRun]] = []  # runs that were slow, and what was weighed before them
+        self._weighing: dict[int, _FinishedRun] = {}  # by identity of the reading
         self._sampled_s: dict[
             tuple[str, str], float
         ] = {}  # end of the last run learned from, by kernel and device kind
@@ -93,43 +93,32 @@ class RunLearner:
     def learn(self) -> None:
         """Learn from all runs that were deferred."""
         deferred, self._deferred = self._deferred, []
-        running = list(self._running()) if deferred or self._slow else []
-        slow, self._slow = self._slow, []
-        for weighed, finished in slow:
-            if self._background.weighed[finished.ran.device] > weighed or len(self._slow) > MAX_SLOW_RUNS:
-                self._learn(finished, running)
-            else:
-                self._slow.append((weighed, finished))
+        running = list(self._running()) if deferred or self._weighing else []
         for finished in deferred:
-            if self._is_slow(finished, running):
-                self._slow.append((self._background.weighed[finished.ran.device], finished))
-            else:
+            if (reading := self._reading(finished, running)) is None:
                 self._learn(finished, running)
+            else:
+                self._weighing[id(reading)] = finished
+                self._estimator.ran(reading)
+        now_s = max((finished.ran.ended_s for finished in deferred), default=-math.inf)
+        for reading in self._estimator.weigh(now_s):
+            self._learn(self._weighing.pop(id(reading)), running, timed=True)
 
-    def _is_slow(self, finished: _FinishedRun, running: Sequence[PastRun]) -> bool:
-        """Whether a run took longer than it should, and rows that it uses may be the cause.
+    def _reading(self, finished: _FinishedRun, running: Sequence[PastRun]) -> RunReading | None:
+        """A run as a reading of its isolated time and of the rows that it uses; None if these are not known.
 
         On a CPU, time for which the processor worked is lost in memory, other time waiting for the processor.
         """
         run, ran, event = finished.run, finished.ran, finished.event
         timing = self._scheduler.workload.profiles.timing(ran.kernel, ran.kind)
-        if event.cold or event.seconds < MIN_RUN_S or timing.warm < RUNS_BEFORE_REFRESH:
-            return False
-        size = size_of(run)
-        alone_s, error = timing.seconds(size), timing.spread(size)
-        slow, worked = event.seconds / alone_s, finished.busy_s / alone_s
-        is_slow = slow > 1 + 2 * error
-        if not is_slow and ran.ended_s - self._read_s.get(ran.device, -math.inf) < READING_INTERVAL_S:
-            return False
-        self._read_s[ran.device] = ran.ended_s
+        if event.cold or event.seconds < MIN_RUN_S or timing.warm < RUNS_BEFORE_REFRESH or not self._estimator.watches:
+            return None
         own = self._own_loads(finished, running)
-        memory = self._usage.row(ran.device, "memory")
-        if worked > 1 + 2 * error:
-            slow, own = worked, {row: load for row, load in own.items() if row == memory}
-        elif not math.isnan(worked):
-            own = {row: load for row, load in own.items() if row != memory}
-        self._background.ran(ran.device, slow, error, event.seconds, own)
-        return is_slow and bool(own) and self._background.reads
+        size, memory = size_of(run), self._usage.row(ran.device, "memory")
+        in_memory = finished.busy_s / timing.seconds(size) > 1 + 2 * timing.spread(size)
+        if not math.isnan(finished.busy_s):
+            own = {row: load for row, load in own.items() if (row == memory) == in_memory}
+        return RunReading(ran.device, ran.kernel, ran.kind, size, event.seconds, own, ran.ended_s) if own else None
 
     def _own_loads(self, finished: _FinishedRun, running: Sequence[PastRun]) -> dict[int, float]:
         """Load that our runs put on the rows that a run uses, by row, as shares of the capacity.
@@ -170,7 +159,7 @@ class RunLearner:
             others.get(memory, (0.0, 0.0)) if memory is not None else (0.0, 0.0),
         )
 
-    def _learn(self, finished: _FinishedRun, running: Sequence[PastRun]) -> None:
+    def _learn(self, finished: _FinishedRun, running: Sequence[PastRun], timed: bool = False) -> None:
         run, ran, event, workload = finished.run, finished.ran, finished.event, self._scheduler.workload
         alone = self._is_cpu[ran.device] or self._company.alone(ran, running)
         workload.profiles.learn(
@@ -182,6 +171,7 @@ class RunLearner:
             company=self._company.of(ran, running),
             others=self._others(finished, running),
             seen=self._monitor.during(ran.device, ran.began_s, ran.ended_s, alone),
+            timed=timed,
         )
         if not event.cold:
             workload.profiles.timing(ran.kernel, ran.kind).learn_around(finished.held_s, ahead=finished.ahead)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from symphony.baselines import EftBelief
+from symphony.estimation.kernels import clipped_mean
 from symphony.policies.budgeted import Budgeted
 from symphony.policies.late_binding import LateBinding
 from symphony.policies.learned import Learned
@@ -35,7 +36,6 @@ from symphony.runtime.plain_network import PlainNetwork
 from symphony.runtime.plain_turn import PlainCore, suits
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.programs import TurnProgram, TurnResult
-from symphony.runtime.timing import clipped_mean
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
 from symphony.scheduling import state
 from symphony.scheduling.policy import Policy, check_instance

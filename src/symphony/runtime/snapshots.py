@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from symphony.counterfactuals.snapshot import KernelBelief, SnapshotTask
+from symphony.estimation.kernels import Timing
 from symphony.problem.speeds import PACKED
 from symphony.runtime.jobs import JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.live_workload import LiveWorkload
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.timing import Timing
 
 MIN_KNOWN_KERNELS = 3  # from whose times those of a kernel that never ran are guessed
 MIN_GUESS_STD = 0.7  # of the logarithm of such a guess

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import symphony as sy
+from symphony.estimation.runs import PastRun
 from symphony.runtime.cluster import Cluster
-from symphony.runtime.demand import PastRun
 from symphony.training_jobs.live import supervisor as training_supervisor
 from tests.runtime.machines import machine
 from tests.runtime.test_loop import StopsForPriority, nothing_left

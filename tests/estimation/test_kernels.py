@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from symphony.runtime.demand import NO_LOAD, SHARE_LEVELS, CoRunners, Demand, Load, PastRun, load_of
+from symphony.estimation.kernels import NO_LOAD, SHARE_LEVELS, Demand, Load, load_of
+from symphony.estimation.runs import CoRunners, PastRun
 from symphony.runtime.profiles import Profiles
 from tests.runtime.machines import machine
 

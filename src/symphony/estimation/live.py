@@ -1,0 +1,433 @@
+"""The estimator of real runs: what others do on a machine, what kernels of ours ask of it, and what they take alone.
+
+For each machine there is one Gaussian belief: over the levels of flows (`flow_filter.py`) and, for kernels that ran
+lately, over the share of the memory's bandwidth that each asks for and the two logarithms of its isolated time
+(`kernels.py`). Three kinds of readings move it, all by the same filter:
+
+- **Use of rows**, with our own part measured: the rest is the flows'.
+- **Traffic through memories**, of which counters tell the sum. Which kernels ran when is known, so a window is
+  `others' + Σ over kernels (what one run of it causes × how many of it ran)`. What cannot be told apart, such as a
+  kernel that always runs and others who are always there, stays unsure, and both know it. How far windows are off is
+  learned. A memory that is full is asked for at least so much: it is a reading only where less was expected.
+- **Times of runs**: a run takes its isolated time, times the load of the busiest row on its way. If it took longer,
+  others have come or the kernel has become slower: two explanations, compared by what other runs and counters say. As
+  both are in one belief, the doubt that is left between them is remembered, and not paid for with every run.
+
+Demands are shared between machines: what traffic says of a kernel goes into its profile, and is where others begin.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from symphony.estimation import flow_filter
+from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings, RunTimes
+from symphony.estimation.kernels import CHANGED_CODE_STD, MIN_SECONDS, Demand, Timing
+from symphony.estimation.runs import PastRun, memory_rows
+from symphony.problem.arrays import topology_arrays
+from symphony.problem.topology import Topology
+
+WINDOW_S = 0.1  # of most windows
+# Windows are short: a flow seldom changes in one. What is counted is counted all the time, but loads of a tenth of a
+# second wander: the error of a reading is 10% of it. Our own part is measured, not taken from profiles, and a time is
+# compared with those of the same kernel. Most machines are not shared: few flows are busy; what is, may be so a little.
+LIVE = FlowParameters(
+    changes=0.01, on_share=0.05, on_mean=0.5, on_std=0.5, off_std=0.03, own_error=0.02, run_error=0.05
+)
+MIN_WINDOWS, MAX_WINDOWS = 0.2, 20.0  # between two readings, for which a change is weighed; of longer gaps, forgotten
+READING_ERROR = 0.1  # of the use of rows, relative to it
+# Readings that no flows explain: how soon that is noticed, and the load from which it is reported. Nonsense is worse.
+CONTRADICTION_RATE, MAX_CONTRADICTION, NONSENSE = 0.1, 0.25, 1.0
+# Components of kernels. Seldom is never 0: its logarithm is taken.
+DEMAND, FIXED, SLOPE = "demand", "fixed", "slope"
+SELDOM = 1e-9
+KERNEL_CHANGES = 1e-4  # probability for each window that a kernel takes another time than before
+TIME_DRIFT_STD = 0.01  # of its logarithm, from one time it is weighed to the next
+DEMAND_STD, DEMAND_DRIFT_STD = 1.0, 0.003  # shares of the memory: before it was counted; from window to window
+PRIOR_NOISE, PRIOR_NOISE_WINDOWS = 0.1, 10.0  # by which part traffic is off what was expected, as if so many had told
+NOISE_MEMORY = 0.98  # of that
+JUMP_STD = 0.5  # of others' traffic: what is off by more than noise is no noise
+MIN_NOISE_LOAD = 0.02  # load below which traffic is not off by less
+MIN_SATURATED_LOAD = 0.75  # load from which a memory may be full: what its modules promise is never reached
+MAX_CREDIBLE_LOAD = 8.0  # times the capacity: no counter that says more is believed
+MAX_RUN_WINDOWS = 1e4  # longer runs tell no less of others
+MAX_SLOW = 100.0  # times as long as expected: of runs that take longer, no more is believed
+MAX_TRACKED_KERNELS = 32  # beyond that, those that did not run for longest are forgotten
+MAX_KNOWN_STD = 0.3  # deviation below which something is known of a kernel
+# One run may be slow for any reason; several say who is to blame. So runs of a device are weighed together: so many of
+# each kernel, or fewer if the first has waited for so long. The reading is their median, of errors with short tails.
+RUNS_WEIGHED, MAX_RUN_WAIT_S = 3, 1.0
+MEDIAN_ERROR, MEDIAN_FREEDOM = 1.25, 30.0  # error of a median, relative to that of a mean
+RowLoads = tuple[np.ndarray, np.ndarray]  # f32[R]: mean and deviation
+Component = tuple[str, str, str]  # which, kernel, device kind
+
+
+class KernelBeliefs(Protocol):
+    """Where beliefs about single kernels are kept (`runtime/profiles.py`)."""
+
+    def timing(self, kernel: str, device: str) -> Timing: ...
+
+    def demand(self, kernel: str, device: str) -> Demand: ...
+
+    def counted(self, kernel: str, device: str, share: float, precision: float, least: bool = False) -> None: ...
+
+
+class RunReading(NamedTuple):
+    """A run of ours that has ended."""
+
+    device: int
+    kernel: str
+    kind: str  # of the device
+    size: float  # bytes of its inputs
+    seconds: float
+    own: Mapping[int, float]  # load that all of our runs put on the rows that it uses, as shares of the capacity
+    ended_s: float
+
+
+class _Machine:
+    """The belief about one machine: flows, then components of kernels. Log times are relative to those of profiles."""
+
+    def __init__(self, flows: FlowBelief) -> None:
+        self.mean, self.cov = flows.mean.copy(), flows.cov.copy()
+        self.components: list[Component] = []
+
+    def at(self, component: Component) -> int:
+        return len(self.mean) - len(self.components) + self.components.index(component)
+
+    def enter(self, which: Sequence[Component], mean: Sequence[float], cov: np.ndarray) -> None:
+        """Set the belief about some components, which then tells nothing of any other."""
+        for new in which:
+            if new not in self.components:
+                self.components.append(new)
+                self.mean, self.cov = np.append(self.mean, 0.0), np.pad(self.cov, (0, 1))
+        at = [self.at(one) for one in which]
+        self.mean[at], self.cov[at], self.cov[:, at] = mean, 0.0, 0.0
+        self.cov[np.ix_(at, at)] = cov
+
+    def used(self, part: str, kernels: Iterable[tuple[str, str]]) -> None:
+        """Move components of kernels to the end, and forget like ones that were not used for longest."""
+        which = [(part, *kernel) for kernel in kernels]
+        order = [one for one in self.components if one not in which] + which
+        same = [one for one in order if one[0] == part]
+        old = same[: max(len(same) - max(MAX_TRACKED_KERNELS, len(which)), 0)]
+        order = [one for one in order if one not in old]
+        at = [*range(len(self.mean) - len(self.components)), *map(self.at, order)]
+        self.mean, self.cov, self.components = self.mean[at], self.cov[np.ix_(at, at)], order
+
+
+class LiveEstimator:
+    """Takes in windows and says what is believed, from any thread; takes in runs from the thread that owns profiles."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        kernels: KernelBeliefs,
+        parameters: FlowParameters = LIVE,
+        met: Callable[[float], Iterable[PastRun]] = lambda since_s: (),
+        least: bool = False,
+    ) -> None:
+        """`met`: runs that have ended since then, or have not. `least`: there is more traffic than is counted."""
+        self._topology, self._kernels, self._parameters = topology, kernels, parameters
+        self._met, self._least = met, least
+        arrays, count = topology_arrays(topology), len(topology.resources)
+        self._group, self._slot = arrays.row_group[:count], arrays.row_slot[:count]
+        self._event = arrays.flow_load  # [groups, slots, flows]
+        groups, _, flows = self._event.shape
+        self._group_of = {int(device): group for group, row in enumerate(arrays.group_device) for device in row}
+        index = {row.name: number for number, row in enumerate(topology.resources)}
+        on = memory_rows(topology)
+        self._memory = [None if name is None else index[name] for name in on]  # of each device
+        self._memories = {topology.resources[row].name: row for row in self._memory if row is not None}
+        self._flows = flow_filter.start(np, flows, parameters, (groups,))  # replaced, not changed: any thread reads it
+        self._told_s = np.full((groups, flows), -np.inf)  # when something was last told of each flow; replaced, too
+        self.watches = False  # whether there are windows of counters at all: of other machines there are none
+        self._machines: dict[int, _Machine] = {}
+        self._lock = threading.Lock()
+        self._noise, self._noise_windows = PRIOR_NOISE**2 * PRIOR_NOISE_WINDOWS, PRIOR_NOISE_WINDOWS
+        self._whole = 1.0  # the most traffic that was ever seen, in capacities
+        self._uneven = np.zeros(count)  # variance of others' traffic, for kernels go in phases, and look like others
+        self._contradiction = np.zeros(count)  # mean square of what readings differ from what all of them say together
+        self._waiting: dict[int, list[RunReading]] = {}  # by device
+        self._weighed_s: dict[int, float] = {}  # by device: end of the last run that was weighed
+        self._timed: dict[Component, tuple[list[float], list[list[float]]]] = {}  # what we made of timings
+        self.told = np.zeros(count, bool)  # rows of which something was ever read
+        self._reading = np.full(count, np.nan)  # use of each row by all together, when it was read last …
+        self._read_s = np.full(count, -np.inf)  # … at the end of that window
+
+    # --- readings
+
+    def rows(self, at: np.ndarray, total: np.ndarray, own: np.ndarray, together: np.ndarray, ended_s: float) -> None:
+        """Take in the use of rows by all and by us, as shares of their capacity.
+
+        `together`: rows whose reading is the mean over those of a machine.
+        """
+        good = (total >= 0) & (total < MAX_CREDIBLE_LOAD)  # a counter may go backwards
+        good &= (own >= 0) & (own < MAX_CREDIBLE_LOAD)
+        self._contradiction[at[~good]] = NONSENSE
+        at, total, own, together = at[good], total[good], own[good], together[good]
+        with self._lock:
+            for group in np.unique(self._group[at]):
+                here = self._group[at] == group
+                slots, merged = self._slot[at[here]], self._slot[at[here & together]]
+                machine, event = self._machine(int(group)), self._padded(int(group))
+                rate, ours, read = np.zeros(len(event)), np.zeros(len(event)), np.zeros(len(event), bool)
+                rate[slots], ours[slots], read[slots] = np.maximum(total[here], own[here]), own[here], True
+                counts = event.copy()
+                if len(merged):
+                    counts[merged[0]] = event[merged].mean(axis=0)
+                    read[merged[1:]] = False
+                unseen = np.full(len(event), (READING_ERROR / self._parameters.burst) ** 2)
+                self._update(int(group), machine, Readings(rate, ours, unseen, read), ended_s, counts)
+                self._compare(at[here], (rate - ours - counts @ machine.mean)[slots], rate[slots], read[slots])
+            self._note(at, total, ended_s)
+
+    def _compare(self, at: np.ndarray, off: np.ndarray, rate: np.ndarray, read: np.ndarray) -> None:
+        """Of rows whose readings contradict each other or the topology, window after window, little is known."""
+        usual = (2 * READING_ERROR * rate) ** 2 + (2 * self._parameters.floor) ** 2
+        beyond = np.where(read & (off**2 > usual), off**2, 0.0)
+        self._contradiction[at] += np.where(read, CONTRADICTION_RATE * (beyond - self._contradiction[at]), 0.0)
+
+    def contradicted(self) -> list[str]:
+        """Rows whose readings are nonsense, or do not fit paths through the machine: bad counters, or topology."""
+        rows = np.flatnonzero(self._contradiction > MAX_CONTRADICTION**2)
+        return [self._topology.resources[row].name for row in rows]
+
+    def traffic(self, used: Mapping[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
+        """Take in traffic through memories, as a share of their capacity with its deviation, by row."""
+        told = {self._memories[name]: both for name, both in used.items() if name in self._memories}
+        told = {row: (x, std) for row, (x, std) in told.items() if 0 <= x <= MAX_CREDIBLE_LOAD and 0 <= std < math.inf}
+        if not told or ended_s <= began_s:
+            return
+        active = self._active(began_s, ended_s)
+        with self._lock:
+            self._whole = max(self._whole, *(x - 2 * std for x, std in told.values()))
+            for group in {int(self._group[row]) for row in told}:
+                here = {row: both for row, both in told.items() if self._group[row] == group}
+                self._traffic_of(group, here, {row: active.get(row, {}) for row in here}, ended_s)
+            self._note(np.array(list(told)), np.array([x for x, _ in told.values()]), ended_s)
+
+    def _traffic_of(
+        self,
+        group: int,
+        told: Mapping[int, tuple[float, float]],
+        active: Mapping[int, Mapping[Component, float]],
+        ended_s: float,
+    ) -> None:
+        machine = self._machine(group)
+        kernels = list(dict.fromkeys(kernel for runs in active.values() for kernel in runs))
+        for new in kernels:
+            if new not in machine.components:
+                share, precision = self._kernels.demand(*new[1:]).counted
+                variance = 1 / (precision + DEMAND_STD**-2)
+                machine.enter([new], [share * precision * variance], np.array(variance))
+        machine.used(DEMAND, [kernel[1:] for kernel in kernels])
+        flows, counts = self._event.shape[-1], self._padded(group)
+        rate, unseen, read = np.zeros(len(counts)), np.zeros(len(counts)), np.zeros(len(counts), bool)
+        runs = {}
+        told = {
+            row: (share / self._whole, min(std, MAX_CREDIBLE_LOAD) / self._whole) for row, (share, std) in told.items()
+        }
+        for row, (share, std) in told.items():
+            at = self._slot[row]
+            for kernel, part in active[row].items():
+                counts[at, machine.at(kernel)] = part
+            expected = counts[at] @ machine.mean
+            rate[at], read[at] = share, share < MIN_SATURATED_LOAD or expected < share
+            rough, size = self._noise / self._noise_windows, max(expected, share, MIN_NOISE_LOAD)
+            unseen[at] = (rough + (std / size) ** 2) / self._parameters.burst**2
+            runs[row] = np.where(np.arange(counts.shape[1]) < flows, 0.0, counts[at])
+            machine.cov[np.diag_indices(len(machine.mean))] += (runs[row] * DEMAND_DRIFT_STD) ** 2
+            if read[at]:
+                known = std**2 + self._parameters.floor**2 + counts[at] @ machine.cov @ counts[at]
+                self._learn_noise(share - expected, rough * max(expected, MIN_NOISE_LOAD) ** 2, known)
+        self._update(group, machine, Readings(rate, np.zeros_like(rate), unseen, read), ended_s, counts)
+        for row in told:
+            self._uneven[row] = self._noise / self._noise_windows * float(runs[row] @ machine.mean) ** 2
+        for kernel in kernels:
+            at = machine.at(kernel)
+            if (std := math.sqrt(max(machine.cov[at, at], 0.0))) < MAX_KNOWN_STD:
+                precision = 1 / max(std, DEMAND_DRIFT_STD) ** 2
+                self._kernels.counted(*kernel[1:], float(machine.mean[at]), precision, self._least)
+
+    def _learn_noise(self, off: float, rough: float, known: float) -> None:
+        """Learn of how far traffic was off: `rough` of that variance is noise, the rest known, unless others jumped."""
+        total, jumped = rough + known, rough + known + JUMP_STD**2
+        odds = (
+            self._parameters.changes
+            * math.sqrt(total / jumped)
+            * math.exp(min(off**2 * (0.5 / total - 0.5 / jumped), 50))
+        )
+        goes_on = 1 / (1 + odds)
+        left = ((rough / total * off) ** 2 + rough * (1 - rough / total)) / rough * self._noise / self._noise_windows
+        self._noise = NOISE_MEMORY * self._noise + goes_on * min(left, 1.0)
+        self._noise_windows = NOISE_MEMORY * self._noise_windows + goes_on
+
+    def _active(self, began_s: float, ended_s: float) -> dict[int, dict[Component, float]]:
+        """How many runs of each kernel there were, on average over a window, by memory."""
+        found: dict[int, dict[Component, float]] = {}
+        for ran in self._met(began_s):
+            row = self._memory[ran.device]
+            part = (min(ended_s, ran.ended_s) - max(began_s, ran.began_s)) / (ended_s - began_s)
+            if row is not None and part > 0:
+                own, kernel = found.setdefault(row, {}), (DEMAND, ran.kernel, ran.kind)
+                own[kernel] = own.get(kernel, 0.0) + part * (1.0 if math.isnan(ran.active) else ran.active)
+        return found
+
+    def ran(self, run: RunReading) -> None:
+        """Take in a run of a kernel whose isolated time is roughly known. `weigh` takes it in, together with others."""
+        if run.own and 0 < run.seconds < math.inf and run.device in self._group_of:
+            self._waiting.setdefault(run.device, []).append(run)
+
+    def weigh(self, now_s: float) -> list[RunReading]:
+        """Take in runs that wait, and change their timings. `now_s`: as of the ends of runs. Returns those runs."""
+        enough = {
+            device: runs
+            for device, runs in self._waiting.items()
+            if now_s - runs[0].ended_s >= MAX_RUN_WAIT_S
+            or (
+                runs[-1].ended_s - self._weighed_s.get(device, -math.inf) >= WINDOW_S
+                and min(Counter(run.kernel for run in runs).values()) >= RUNS_WEIGHED
+            )
+        }
+        for device, runs in enough.items():
+            del self._waiting[device]
+            self._weighed_s[device] = runs[-1].ended_s
+        with self._lock:
+            for group in {self._group_of[device] for device in enough}:
+                runs = [run for device, some in enough.items() if self._group_of[device] == group for run in some]
+                self._weigh(group, runs)
+        return [run for runs in enough.values() for run in runs]
+
+    def _weigh(self, group: int, runs: Sequence[RunReading]) -> None:
+        machine = self._machine(group)
+        kernels = list(dict.fromkeys((run.kernel, run.kind) for run in runs))
+        timings, parts = {}, {}
+        for kernel in kernels:
+            timings[kernel] = timing = self._kernels.timing(*kernel)
+            which = (FIXED, *kernel), (SLOPE, *kernel)
+            if which[0] not in machine.components or self._timed.get(which[0]) != (timing.mean, timing.cov):
+                machine.enter(which, (0.0, 0.0), np.array(timing.cov))  # it never was here, or others have changed it
+        for part in (FIXED, SLOPE):
+            machine.used(part, kernels)
+        for kernel in kernels:
+            at = parts[kernel] = [machine.at((part, *kernel)) for part in (FIXED, SLOPE)]
+            machine.cov[at, at] += TIME_DRIFT_STD**2
+        by_reading: dict[tuple[int, str, str], list[RunReading]] = {}
+        for run in runs:
+            by_reading.setdefault((run.device, run.kernel, run.kind), []).append(run)
+        readings, hops = list(by_reading.values()), max(len(run.own) for run in runs)
+        slow, error, windows, freedom = np.zeros((4, len(readings)))
+        own, times = np.zeros((len(readings), hops)), np.zeros((len(readings), len(machine.mean)))
+        row, uses = np.zeros(own.shape, int), np.zeros(own.shape, bool)
+        rarer = self._parameters.changes / FlowParameters().changes  # a long run meets fewer changes than is usual
+        for n, some in enumerate(readings):
+            kernel = some[0].kernel, some[0].kind
+            timing, several = timings[kernel], len(some) >= RUNS_WEIGHED
+            slow[n] = min(np.median([run.seconds / timing.seconds(run.size) for run in some]), MAX_SLOW)
+            error[n] = timing.noise_std * (MEDIAN_ERROR if several else 1.0) / math.sqrt(len(some))
+            freedom[n] = MEDIAN_FREEDOM if several else self._parameters.freedom
+            windows[n] = np.mean([min(run.seconds / WINDOW_S, MAX_RUN_WINDOWS) for run in some]) * rarer
+            times[n, parts[kernel]] = np.mean([timing.at(run.size)[1:] for run in some], axis=0)
+            for hop, resource in enumerate(some[0].own):
+                own[n, hop] = np.mean([run.own.get(resource, 0.0) for run in some])
+                row[n, hop], uses[n, hop], self.told[resource] = self._slot[resource], True, True
+        event, nothing = self._padded(group), np.zeros(self._event.shape[1])
+        seen = Readings(nothing, nothing, nothing, nothing > 0)
+        ended_s = max(run.ended_s for run in runs)
+        self._update(
+            group, machine, seen, ended_s, event, RunTimes(slow, error, windows, own, row, uses, times, freedom)
+        )
+        others = event @ machine.mean
+        off: dict[tuple[str, str], list[float]] = {}
+        for kernel, at in parts.items():
+            timing, moved = timings[kernel], machine.mean[at]
+            mean = [timing.mean[0] + float(moved[0]), timing.mean[1] + float(moved[1])]
+            machine.mean[at] = 0.0
+            for run in runs:
+                if (run.kernel, run.kind) == kernel:
+                    loads = [own + others[self._slot[resource]] for resource, own in run.own.items()]
+                    expected = timing.at(run.size)[0] + timing.at(run.size)[1:] @ moved
+                    left = math.log(max(run.seconds, MIN_SECONDS)) - expected - math.log(max(1.0, *loads))
+                    off.setdefault(kernel, []).append(left)
+            timing.take(mean, machine.cov[np.ix_(at, at)], off[kernel])
+            self._timed[FIXED, *kernel] = timing.mean, timing.cov
+
+    # --- the filter
+
+    def _machine(self, group: int) -> _Machine:
+        if group not in self._machines:
+            self._machines[group] = _Machine(FlowBelief(self._flows.mean[group], self._flows.cov[group]))
+        return self._machines[group]
+
+    def _padded(self, group: int) -> np.ndarray:
+        """Loads of rows by flows, and by components of kernels, which counters do not count by themselves."""
+        return np.pad(self._event[group], ((0, 0), (0, len(self._machine(group).components))))
+
+    def _update(
+        self,
+        group: int,
+        machine: _Machine,
+        seen: Readings,
+        ended_s: float,
+        counts: np.ndarray,
+        runs: RunTimes | None = None,
+    ) -> None:
+        event, flows = self._padded(group), self._event.shape[-1]
+        crossed = np.any(counts[seen.read] > 0, axis=0)
+        if runs is not None:
+            crossed = crossed | np.any(event[runs.row[runs.uses]] > 0, axis=0)
+        of_flows, told_s = crossed[:flows], self._told_s.copy()
+        gap = np.where(np.isfinite(told_s[group]), np.maximum(ended_s - told_s[group], 0.0) / WINDOW_S, 1.0)
+        windows = np.zeros(len(machine.mean))
+        windows[:flows] = np.where(of_flows, np.maximum(gap - MAX_WINDOWS, 0.0), 0.0)
+        belief = flow_filter.forget(np, self._parameters, FlowBelief(machine.mean, machine.cov), windows)
+        gap = np.where(of_flows, np.clip(gap, MIN_WINDOWS, MAX_WINDOWS), MIN_WINDOWS)
+        p = self._for_components(machine, gap)
+        belief = flow_filter.update(np, event, p, belief, seen, runs, 0.0, counts)
+        machine.mean, machine.cov = belief.mean, belief.cov
+        told_s[group] = np.where(of_flows, np.maximum(told_s[group], ended_s), told_s[group])
+        mean, cov = self._flows.mean.copy(), self._flows.cov.copy()
+        mean[group], cov[group] = belief.mean[:flows], belief.cov[:flows, :flows]
+        self._flows, self._told_s = FlowBelief(mean, cov), told_s
+
+    def _for_components(self, machine: _Machine, windows: np.ndarray) -> FlowParameters:
+        """Parameters of each component. `windows` f[F]: for how long there was no reading of each flow."""
+        p, flows, kinds = self._parameters, self._event.shape[-1], [part for part, *_ in machine.components]
+        is_demand = np.array([kind == DEMAND for kind in kinds], bool)
+
+        def each(of_flows: float | np.ndarray, of_demands: float, of_times: float) -> np.ndarray:
+            return np.concatenate([np.zeros(flows) + of_flows, np.where(is_demand, of_demands, of_times)])
+
+        return p._replace(
+            changes=each(1 - (1 - p.changes) ** windows, SELDOM, 1 - (1 - KERNEL_CHANGES) ** windows.max()),
+            on_share=each(p.on_share, 1 - SELDOM, 1 - SELDOM),
+            on_mean=each(p.on_mean, 0.0, 0.0),
+            on_std=each(p.on_std, DEMAND_STD, CHANGED_CODE_STD),
+            drift=each(p.drift, 0.0, 0.0),
+            lowest=each(0.0, 0.0, -np.inf),
+        )
+
+    # --- what is believed
+
+    def _note(self, at: np.ndarray, total: np.ndarray, ended_s: float) -> None:
+        self.watches = True
+        self.told[at], self._reading[at], self._read_s[at] = True, total, ended_s
+
+    def believed(self, now_s: float) -> RowLoads:
+        """Mean and deviation of the load of each row by others: the less sure, the longer nothing was read."""
+        belief, told_s = self._flows, self._told_s
+        behind = np.where(np.isfinite(told_s), np.maximum(now_s - told_s, 0.0) / WINDOW_S, 0.0)
+        belief = flow_filter.forget(np, self._parameters, belief, behind)
+        mean, deviation = (x[self._group, self._slot] for x in flow_filter.row_loads(np, self._event, belief))
+        return mean.astype(np.float32), np.sqrt(deviation**2 + self._uneven + self._contradiction).astype(np.float32)
+
+    def readings(self, since_s: float) -> dict[str, float]:
+        """The newest raw readings since then: use of a row by all together, as a share of its capacity."""
+        new = np.flatnonzero(self._read_s >= since_s)
+        return {self._topology.resources[at].name: float(self._reading[at]) for at in new}
