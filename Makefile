@@ -35,10 +35,10 @@ define install_locked
 	touch $@
 endef
 
-$(VENV)/.base: pyproject.toml requirements/base.txt | $(BIN)/python
+$(VENV)/.base: pyproject.toml setup.py src/symphony/runtime/native.c requirements/base.txt | $(BIN)/python
 	$(call install_locked,requirements/base.txt)
 
-$(VENV)/.dev: pyproject.toml requirements/dev.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml setup.py src/symphony/runtime/native.c requirements/dev.txt | $(BIN)/python
 	$(call install_locked,requirements/dev.txt)
 	touch $(VENV)/.base  # dev.txt holds everything in base.txt, at the same versions
 

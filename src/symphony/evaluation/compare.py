@@ -117,7 +117,11 @@ def chosen_policies(
 def policy_at(index: int, policies: tuple[Policy, ...], lengths: str) -> Policy:
     """One of the policies, in the program of all; with unknown lengths, it is shown estimates of them."""
     chosen = OneOf(policies, jnp.asarray(index, jnp.int32))
-    return UnknownLengths(chosen, by_index=isinstance(policies[index], Planner)) if lengths == "unknown" else chosen
+    return (
+        UnknownLengths(chosen, by_index=jnp.asarray(isinstance(policies[index], Planner)))
+        if lengths == "unknown"
+        else chosen
+    )
 
 
 def _check_lengths(

@@ -62,11 +62,11 @@ enum { ROW_COLUMNS = 3, OTHER_COLUMNS = 4 };
     A(f4, w_waiting0) A(f4, b_waiting0) A(f4, w_waiting1) A(f4, b_waiting1)                                            \
     F(regret) F(remaining) F(critical) F(queue) F(apart) F(idle_bias) A(f4, hidden) A(f4, cell)                        \
     /* constants of the rules */                                                                                       \
-    F(max_log) F(max_backlog_s) F(max_regret) F(max_deviations) F(max_delay) F(overrun) F(min_share) F(min_wait_s)     \
+    F(max_log) F(max_backlog_s) F(max_regret) F(max_delay) F(overrun) F(min_share) F(min_wait_s)     \
     F(masked)                                                                                                          \
     /* room to work in */                                                                                              \
     I(stamp) A(f8, own) A(f8, load) A(f8, busiest) A(f8, running_s) A(f4, queue_s) A(i1, idle) A(i1, wants)            \
-    A(f8, queue_mean) A(f8, queue_least) A(f8, queue_std) A(i8, queue_stamp) A(f8, contention) A(i8, pair_stamp)       \
+    A(f8, queue_mean) A(f8, queue_least) A(i8, queue_stamp) A(f8, contention) A(i8, pair_stamp)       \
     A(f8, bandwidth) A(i8, bandwidth_stamp) A(f4, row_seen) A(f4, row_features) A(f4, row_first) A(f4, row_second)     \
     A(f4, device_first) A(f4, device_down) A(f4, device_last) A(f4, device_pair) A(i8, device_stamp)                   \
     A(i4, ready) A(i1, allowed_gang) A(i1, overdue_gang) A(f4, key) A(f4, left_s) A(f4, path_s) A(f4, job_columns)     \
@@ -152,28 +152,22 @@ static void look_at_rows(Tables *x) {
     for (i8 row = 0; row < x->rows; row++) x->load[row] = x->own[row] + x->background[row];
 }
 
-/* Mean and deviation of max(1, L) for a load L that is normally distributed. */
-static inline void row_slowdown(f8 load, f8 std, f8 *mean, f8 *deviation) {
+/* Mean of max(1, L) for a load L that is normally distributed. */
+static inline f8 row_slowdown(f8 load, f8 std) {
     f8 above = load - 1;
-    if (std <= 0 || above > 6 * std) {
-        *mean = max8(load, 1), *deviation = std > 0 ? std : 0;
-    } else if (above < -6 * std) {
-        *mean = 1, *deviation = 0;
-    } else {
-        f8 z = above / std, chance = 0.5 * erfc(-z * 0.70710678118654752), density = exp(-0.5 * z * z) * 0.3989422804014327;
-        f8 excess = above * chance + std * density;
-        f8 variance = (above * above + std * std) * chance + above * std * density - excess * excess;
-        *mean = 1 + excess, *deviation = sqrt(max8(variance, 0));
-    }
+    if (std <= 0 || above > 6 * std) return max8(load, 1);
+    if (above < -6 * std) return 1;
+    f8 z = above / std, chance = 0.5 * erfc(-z * 0.70710678118654752), density = exp(-0.5 * z * z) * 0.3989422804014327;
+    return 1 + above * chance + std * density;
 }
 
-/* Of work ahead of a new gang on a device: mean, the mean if overruns count, deviation. */
+/* Of work ahead of a new gang on a device: mean seconds, and those if overruns count. */
 static void queue_moments(Tables *x, i8 device) {
     if (x->queue_stamp[device] == x->stamp) return;
     x->queue_stamp[device] = x->stamp;
-    x->queue_mean[device] = x->queue_least[device] = x->queue_std[device] = 0;
+    x->queue_mean[device] = x->queue_least[device] = 0;
     if (x->lanes_free[device] > 0 && x->queued[device] == 0) return;
-    f8 left = 0, left_std = 0, excess = 0, excess_std = 0, least = INFINITY;
+    f8 left = 0, excess = 0, least = INFINITY;
     i8 runs = 0;
     for (i8 lane = x->lane_start[device]; lane < x->lane_start[device + 1]; lane++) {
         if (x->lane_holds[lane] < 0) {
@@ -181,45 +175,40 @@ static void queue_moments(Tables *x, i8 device) {
             continue;
         }
         i8 kernel = x->kernel[row_of(x, x->lane_holds[lane])];
-        f8 slow = 1, std = 0, ran = x->now_s - x->lane_since[lane];
+        f8 slow = 1, ran = x->now_s - x->lane_since[lane];
         for (i8 hop = 0; hop < x->hops; hop++)
             if (need_of(x, kernel, device, hop) > 0) {
                 i8 row = x->route_row[device * x->hops + hop];
-                f8 mean, deviation;
-                row_slowdown(x->load[row], x->deviation[row], &mean, &deviation);
-                if (mean > slow) slow = mean, std = deviation;
+                slow = max8(slow, row_slowdown(x->load[row], x->deviation[row]));
             }
-        f8 rest = x->lane_estimate[lane] * slow - ran;
-        if (rest > 0) left += rest, left_std += x->lane_estimate[lane] * std;
-        excess += slow - 1, excess_std += std, runs++;
+        left += max8(x->lane_estimate[lane] * slow - ran, 0);
+        excess += slow - 1, runs++;
         least = min8(least, ran);
     }
     f8 slots = x->slots[device] > 1 ? x->slots[device] : 1, each = x->queued_s[device] / (runs > 1 ? runs : 1);
     f8 mean = (x->queued_s[device] + each * excess + left) / slots;
     x->queue_mean[device] = mean;
     x->queue_least[device] = max8(mean, isfinite(least) ? x->overrun * least : 0);
-    x->queue_std[device] = (each * excess_std + left_std) / slots;
 }
 
-/* Of a kernel on a device: slow-down as it was trained with, with one more deviation, expected, its deviation; harm. */
-enum { TRAINED, HIGH, SLOW, SLOW_STD, HARM, CONTENTION_PARTS };
+/* Of a kernel on a device: slow-down as it was trained with, with one more deviation, expected, by others alone; harm. */
+enum { TRAINED, HIGH, SLOW, OTHERS, HARM, CONTENTION_PARTS };
 static const f8 *contention(Tables *x, i8 known, i8 kernel, i8 device) {
     f8 *found = x->contention + (known * x->devices + device) * CONTENTION_PARTS;
     i8 *stamp = x->pair_stamp + known * x->devices + device;
     if (*stamp == x->stamp) return found;
     *stamp = x->stamp;
-    f8 trained = 1, high = 1, slow = 1, std = 0, harm = 0;
+    f8 trained = 1, high = 1, slow = 1, others = 1, harm = 0;
     for (i8 hop = 0; hop < x->hops; hop++) {
         f8 need = need_of(x, kernel, device, hop);
         if (!(need > 0)) continue;
         i8 row = x->route_row[device * x->hops + hop];
-        f8 load = x->load[row], total = load + need, mean, deviation;
-        trained = max8(trained, total), high = max8(high, total + x->deviation[row]);
-        row_slowdown(total, x->deviation[row], &mean, &deviation);
-        if (mean > slow) slow = mean, std = deviation;
+        f8 load = x->load[row], total = load + need, std = x->deviation[row];
+        trained = max8(trained, total), high = max8(high, total + std);
+        slow = max8(slow, row_slowdown(total, std)), others = max8(others, row_slowdown(total - x->own[row], std));
         harm += x->own[row] * (max8(total, 1) / max8(load, 1) - 1);
     }
-    found[TRAINED] = trained, found[HIGH] = high, found[SLOW] = slow, found[SLOW_STD] = std, found[HARM] = harm;
+    found[TRAINED] = trained, found[HIGH] = high, found[SLOW] = slow, found[OTHERS] = others, found[HARM] = harm;
     return found;
 }
 
@@ -509,11 +498,12 @@ static i8 likely_devices(Tables *x, i8 gang, const f8 *seconds, i4 *some) {
     return kept;
 }
 
-/* For one candidate: the devices with the earliest finish times among those that can be trusted, and their features. */
-static void pair_features(Tables *x, i8 c, i8 known) {
-    i8 gang = x->candidate[c], kernel = x->kernel[row_of(x, gang)], count = x->devices, kept = 0, best = -1;
+/* For one candidate: the devices with the earliest finish times among those that can be trusted, and their features.
+   `work_s`: seconds after which loads of our own are gone. */
+static void pair_features(Tables *x, i8 c, i8 known, f8 work_s) {
+    i8 gang = x->candidate[c], kernel = x->kernel[row_of(x, gang)], count = x->devices, kept = 0;
     i4 some[MAX_EVALUATED], chosen[MAX_CHOICES];
-    f8 fetch[MAX_EVALUATED], cost[MAX_EVALUATED], finish[MAX_CHOICES], seconds[MAX_KINDS], doubt = 0;
+    f8 fetch[MAX_EVALUATED], cost[MAX_EVALUATED], finish[MAX_CHOICES], seconds[MAX_KINDS], least = INFINITY;
     for (i8 kind = 0; kind < x->kinds; kind++)
         seconds[kind] = x->runs_on[gang] >> kind & 1 ? kind_seconds(x, gang, kind) : INFINITY;
     if (x->devices > MAX_EVALUATED) count = likely_devices(x, gang, seconds, some);
@@ -527,16 +517,14 @@ static void pair_features(Tables *x, i8 c, i8 known) {
         const f8 *parts = contention(x, known, kernel, device);
         queue_moments(x, device);
         fetch[i] = fetch_s(x, gang, device);
-        cost[i] = max8(x->queue_least[device], fetch[i]) + run * parts[SLOW] * (1 + parts[HARM]);
+        f8 run_s = run * parts[SLOW], share = run_s > work_s ? work_s / run_s : 1; /* under loads of our own */
+        run_s = run * (share * parts[SLOW] * (1 + parts[HARM]) + (1 - share) * parts[OTHERS]);
+        cost[i] = max8(x->queue_least[device], fetch[i]) + run_s;
         if (isnan(cost[i])) cost[i] = INFINITY;
-        if (cost[i] < INFINITY && (best < 0 || cost[i] < cost[best])) {
-            best = i;
-            doubt = (x->queue_least[device] > fetch[i] ? x->queue_std[device] : 0) + run * parts[SLOW_STD];
-        }
+        least = min8(least, cost[i]);
     }
     for (i8 i = 0; i < count; i++) {
-        if (best < 0 || !isfinite(cost[i])) continue;
-        if (cost[i] > (1 + x->max_regret) * cost[best] + x->max_deviations * doubt) continue;
+        if (!isfinite(cost[i]) || cost[i] > (1 + x->max_regret) * least) continue;
         i8 device = some[i];
         f8 trained = contention(x, known, kernel, device)[TRAINED];
         f8 end = max8(x->queue_s[device], fetch[i]) + seconds[x->device_kind[device]] * trained;
@@ -651,7 +639,7 @@ static void see(Tables *x, Scene *s) {
         i8 known = 0;
         kernels[c] = x->kernel[row_of(x, x->candidate[c])];
         while (kernels[known] != kernels[c]) known++;
-        pair_features(x, c, known);
+        pair_features(x, c, known, s->work / x->total_slots);
     }
     for (i8 i = 0; i < x->candidates * x->choices; i++) any |= x->pair_allowed[i];
     int optional = !s->overdue && x->placing < 0;

@@ -32,7 +32,7 @@ from symphony.problem.arrays import KIND_INDEX, TopologyArrays
 from symphony.problem.topology import SPANS
 from symphony.runtime.live_workload import LiveWorkload
 from symphony.runtime.plain_network import JOB_COLUMNS, PlainAction, PlainNetwork
-from symphony.scheduling.guard import MAX_DELAY, MAX_DEVIATIONS, MAX_REGRET, OVERRUN
+from symphony.scheduling.guard import MAX_DELAY, MAX_REGRET, OVERRUN
 from symphony.scheduling.holding import MIN_SHARE, MIN_WAIT_S
 from symphony.scheduling.policy import WAIT
 
@@ -45,7 +45,6 @@ RULES = {
     "max_log": MAX_LOG,
     "max_backlog_s": MAX_BACKLOG_S,
     "max_regret": MAX_REGRET,
-    "max_deviations": MAX_DEVIATIONS,
     "max_delay": MAX_DELAY,
     "overrun": OVERRUN,
     "min_share": MIN_SHARE,
@@ -173,7 +172,7 @@ class NativeTables:
         room: dict[str, int] = {
             **dict.fromkeys(("own", "load"), rows),
             **dict.fromkeys(("busiest", "running_s", "queue_s", "idle", "wants"), devices),
-            **dict.fromkeys(("queue_mean", "queue_least", "queue_std", "queue_stamp"), devices),
+            **dict.fromkeys(("queue_mean", "queue_least", "queue_stamp"), devices),
             **{"contention": 5 * candidates * devices, "pair_stamp": candidates * devices},
             **{"bandwidth": len(SPANS) * devices, "bandwidth_stamp": devices, "device_stamp": devices},
             **dict.fromkeys(("row_seen", "row_features", "row_shown"), rows * len(RowColumn)),
@@ -236,7 +235,8 @@ class NativeNetwork(PlainNetwork):
 
     def _use(self, workload: LiveWorkload) -> None:
         super()._use(workload)
-        n, routes, weights = self.network, self._routes, {}
+        n, routes = self.network, self._routes
+        weights: dict[str, np.ndarray] = {}
         columns, topology, size = len(RowColumn), n.topology, n.sizes.memory
         layers = {"device": topology.device, "up": topology.up, "down": topology.down, "again": topology.again}
         layers |= {name: getattr(n, name) for name in ("gang", "pair", "pair_gang", "pair_device", "pair_scene")}
@@ -283,7 +283,8 @@ class NativeNetwork(PlainNetwork):
         self.prepare(core.workload)
         if tables.owner != (self, self._version):
             if tables.owner[0] is not self:
-                self.memory = Memory(*(np.array(part, np.float32) for part in self.memory))  # changed in place
+                kept: Any = [np.array(part, np.float32) for part in self.memory]  # changed in place
+                self.memory = Memory(*kept)
                 tables.set(*self._weights, hidden=self.memory.hidden, cell=self.memory.cell)
             tables.set(*self._graphs)
             tables.owner = self, self._version

@@ -736,13 +736,13 @@ class PlainCore:
         self.inputs_left[gang] = 0
 
 
-def _bytes(values: np.ndarray) -> array[int]:
+def _bytes(values: Any) -> array[int]:
     return array("b", np.asarray(values, np.int8).tobytes())
 
 
-def _ints(values: np.ndarray) -> array[int]:
+def _ints(values: Any) -> array[int]:
     return array("i", np.asarray(values, np.int32).tobytes())
 
 
-def _reals(values: np.ndarray) -> array[float]:
+def _reals(values: Any) -> array[float]:
     return array("d", np.asarray(values, np.float64).tobytes())
