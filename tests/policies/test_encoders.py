@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from symphony.policies import encoders
-from symphony.policies.encoders import Dense, GraphEncoder, HostRoutes, TopologyEncoder, to_devices, to_rows
+from symphony.policies.encoders import Dense, GraphEncoder, TopologyEncoder, to_devices, to_rows
 from symphony.policies.features import DeviceColumn, RowColumn, graph_tables
 from tests.scheduling.by_hand import Books, chain, dot, work
 
@@ -37,17 +37,6 @@ def test_means_along_routes_are_the_same_by_matrix_and_by_index(books: Books, mo
     np.testing.assert_allclose(by_matrix[0], by_index[0], atol=1e-6)
     real = np.asarray(t.row_group) >= 0
     np.testing.assert_allclose(np.asarray(by_matrix[1])[:, real], np.asarray(by_index[1])[:, real], atol=1e-6)
-
-
-def test_small_topologies_take_means_on_the_host_without_sparse_matrices(
-    books: Books, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dense = HostRoutes(books.t)
-    monkeypatch.setattr(encoders, "MAX_DENSE_ROUTES", 0)
-    sparse = HostRoutes(books.t)
-    for one, other in ((dense.to_devices, sparse.to_devices), (dense.to_rows, sparse.to_rows)):
-        assert isinstance(one, np.ndarray) and (one == other.toarray()).all()
-        assert set(one.sum(axis=1).round(6)) <= {0.0, 1.0} and one.any()
 
 
 def test_a_busy_row_is_heard_of_by_the_devices_that_share_it_and_by_their_neighbours(books: Books) -> None:

@@ -6,7 +6,6 @@ The forward passes are classes of their own (`…Forward`), which know nothing o
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
@@ -149,31 +148,27 @@ class TopologyEncoder(TopologyForward, eqx.Module):
 
 
 class HostRoutes:
-    """The routes of a topology as matrices, for evaluation in NumPy: sparse for large topologies."""
+    """The routes of a topology as sparse matrices, for evaluation in NumPy."""
 
     def __init__(self, t: TopologyArrays) -> None:
         statics = row_statics(t, np).astype(np.float32)
         self.row_inputs = np.concatenate([np.zeros((len(statics), len(RowColumn)), np.float32), statics], axis=1)
+        from scipy.sparse import csr_matrix  # takes a tenth of a second to import
+
         self.exists = t.exists
         on = t.row_group[t.route_row] >= 0
         self.routed = on.any(axis=1)[:, None]
-        device, row = np.broadcast_to(np.arange(len(on))[:, None], on.shape)[on], t.route_row[on]
-        there, shape = t.exists[device], (len(on), len(t.capacity))
-        self.to_devices = _mean_over(device, row, shape)
-        self.to_rows = _mean_over(row[there], device[there], shape[::-1])
+        device = np.broadcast_to(np.arange(len(on))[:, None], on.shape)[on]
+        crossed = csr_matrix((np.ones(len(device), np.float32), (device, t.route_row[on])), (len(on), len(t.capacity)))
+        crossed.data[:] = 1.0  # also where a route crosses a row twice
+        self.to_devices = _mean_over(crossed)
+        self.to_rows = _mean_over(csr_matrix(crossed.multiply(t.exists[:, None]).T))
 
 
-def _mean_over(to: np.ndarray, of: np.ndarray, shape: tuple[int, int]) -> Any:
-    """A matrix that takes means: entries [to, of] are equal, and rows add up to 1, or to 0."""
-    to, of = np.unique(np.stack([to, of]), axis=1)  # a route may cross a row twice
-    values = (1 / np.bincount(to, minlength=shape[0])[to]).astype(np.float32)
-    if math.prod(shape) > MAX_DENSE_ROUTES:
-        from scipy.sparse import csr_matrix  # takes a tenth of a second to import
-
-        return csr_matrix((values, (to, of)), shape)
-    matrix = np.zeros(shape, np.float32)
-    matrix[to, of] = values
-    return matrix
+def _mean_over(matrix: Any) -> Any:
+    """A sparse matrix with rows that add up to 1, or to 0."""
+    count = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
+    return matrix.multiply(1 / np.maximum(count, 1)).tocsr().astype(np.float32)
 
 
 def to_devices(
