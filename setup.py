@@ -1,5 +1,8 @@
 """The one part that is compiled; everything else is in pyproject.toml."""
 
+import hashlib
+from pathlib import Path
+
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
@@ -11,10 +14,14 @@ class AnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
+SOURCE = "src/symphony/runtime/native.c"
+DIGEST = hashlib.sha256((Path(__file__).parent / SOURCE).read_bytes()).hexdigest()
 native = Extension(
     "symphony.runtime._native",
-    ["src/symphony/runtime/native.c"],
+    [SOURCE],
+    define_macros=[("NATIVE_SOURCE", f'"{DIGEST}"')],  # what was compiled: runtime/native.py takes no other
     extra_compile_args=["-O3", "-g0"],
+    libraries=["m"],
     py_limited_api=True,  # one file name for all versions
     optional=True,  # without a compiler, decisions are taken in NumPy
 )

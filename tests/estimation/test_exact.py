@@ -87,7 +87,7 @@ def test_row_loads_are_close_to_those_by_enumeration_and_bands_hold() -> None:
     inside = [float((off <= z * std)[busy].mean()) for z in (1.645, 1.96)]
     print(f"error {ratio:.3f} of exact; 90% bands {inside[0]:.3f}, 95% bands {inside[1]:.3f} of busy rows")
     assert ratio < 1.3
-    assert 0.87 <= inside[0] <= 0.95 and 0.92 <= inside[1] <= 0.97
+    assert 0.87 <= inside[0] <= 0.93 and 0.93 <= inside[1] <= 0.97
 
 
 def sampled(model: object) -> dict[str, np.ndarray]:

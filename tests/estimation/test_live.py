@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symphony.estimation.live import MAX_TRACKED_KERNELS, LiveEstimator, RunReading
+from symphony.estimation.live import MAX_TRACKED_KERNELS, MAX_WEIGHED, LiveEstimator, RunReading
 from symphony.estimation.runs import PastRun
 from symphony.lowering.family import workload as family_workload
 from symphony.problem import topologies
@@ -361,6 +361,23 @@ def test_a_kernel_that_became_faster_is_learned() -> None:
     here = timed("ab", {"a": 0.5, "b": 1.0})
     assert here.profiles.timing("a", "big").seconds(0.0) == pytest.approx(0.1, rel=0.1)
     assert here.at(here.now_s)[2][0] < 0.1
+
+
+def test_many_kernels_are_weighed_in_updates_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of an update grows with the cube of the number of kernels in it."""
+    here, sizes, weigh = Machine(machine(others=1)), [], LiveEstimator._weigh
+
+    def counted(self: LiveEstimator, group: int, runs: Sequence[RunReading]) -> None:
+        sizes.append(len({(run.device, run.kernel) for run in runs}))
+        weigh(self, group, runs)
+
+    monkeypatch.setattr(LiveEstimator, "_weigh", counted)
+    kernels = [f"kernel {number}" for number in range(2 * MAX_WEIGHED + 1)]
+    for kernel in kernels:
+        here.profiles.timing(kernel, "big").learn(0.0, 0.2)
+        assert here.estimator.ran(RunReading(1, kernel, "big", 0.0, 0.4, {2: 1.0}, 1.0))
+    assert len(here.estimator.weigh(math.inf)) == sum(sizes) == len(kernels)
+    assert max(sizes) == MAX_WEIGHED
 
 
 def test_wild_runs_are_nobodys_fault() -> None:

@@ -146,3 +146,38 @@ def test_a_slow_run_on_a_processor_without_a_compute_row_is_learned_from(tmp_pat
         background.window("", now_s - 0.1, now_s, {})
     assert cluster.profiles.timing(alone.key, "small").runs == 12
     cluster.close(wait=False)
+
+
+def test_runs_that_wait_for_others_are_learned_from_when_the_cluster_closes(tmp_path: Path) -> None:
+    engine = ByHand(machine(others=1))
+    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+    cluster._loop.observer.background.estimator.watches = True
+    for number in range(RUNS_BEFORE_REFRESH + 1):
+        graph = sy.graph("one")
+        graph.task(on_gpu)
+        cluster.submit(graph)
+        cluster.step()
+        engine.news = [replace(engine.finished(number), began_s=1000.0 + number, seconds=0.2)]
+        cluster.step()
+    timing = cluster.profiles.timing(on_gpu.key, "big")
+    assert timing.warm == RUNS_BEFORE_REFRESH  # the last one waits
+    cluster.close(wait=False)
+    assert timing.warm == RUNS_BEFORE_REFRESH + 1
+
+
+def test_run_times_that_cannot_be_weighed_do_not_end_the_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = ByHand(machine(others=1))
+    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+
+    def fails(now_s: float) -> list[Any]:
+        raise ValueError("math domain error")
+
+    monkeypatch.setattr(cluster._loop.observer.background.estimator, "weigh", fails)
+    job = cluster.submit(chain(1))
+    cluster.step()
+    engine.news = [engine.finished(0)]
+    cluster.step()
+    assert job.status == "done" and "could not be weighed" in caplog.text
+    cluster.close(wait=False)

@@ -63,6 +63,7 @@ MAX_KNOWN_STD = 0.3  # deviation below which something is known of a kernel
 # One run may be slow for any reason; several say who is to blame. So runs of a device are weighed together: so many of
 # each kernel, or fewer if the first has waited for so long. The reading is their median, of errors with short tails.
 RUNS_WEIGHED, MAX_RUN_WAIT_S = 3, 1.0
+MAX_WEIGHED = 32  # kernels on devices in one update, whose cost grows with the cube, unless it is one kernel on more
 MEDIAN_ERROR, MEDIAN_FREEDOM = 1.25, 30.0  # error of a median, relative to that of a mean
 RowLoads = tuple[np.ndarray, np.ndarray]  # f32[R]: mean and deviation
 Component = tuple[str, str, str]  # which, kernel, device kind
@@ -96,6 +97,7 @@ class _Machine:
     def __init__(self, flows: FlowBelief) -> None:
         self.mean, self.cov = flows.mean.copy(), flows.cov.copy()
         self.components: list[Component] = []
+        self.timed: dict[tuple[str, str], tuple[list[float], list[list[float]]]] = {}  # what it made of timings
 
     def at(self, component: Component) -> int:
         return len(self.mean) - len(self.components) + self.components.index(component)
@@ -117,6 +119,8 @@ class _Machine:
         same = [one for one in order if one[0] == part]
         old = same[: max(len(same) - max(MAX_TRACKED_KERNELS, len(which)), 0)]
         order = [one for one in order if one not in old]
+        for one in old:
+            self.timed.pop(one[1:], None)
         at = [*range(len(self.mean) - len(self.components)), *map(self.at, order)]
         self.mean, self.cov, self.components = self.mean[at], self.cov[np.ix_(at, at)], order
 
@@ -155,7 +159,6 @@ class LiveEstimator:
         self._contradiction = np.zeros(count)  # mean square of what readings differ from what all of them say together
         self._waiting: dict[int, list[RunReading]] = {}  # by device
         self._weighed_s: dict[int, float] = {}  # by device: end of the last run that was weighed
-        self._timed: dict[Component, tuple[list[float], list[list[float]]]] = {}  # what we made of timings
         self.told = np.zeros(count, bool)  # rows of which something was ever read
         self._reading = np.full(count, np.nan)  # use of each row by all together, when it was read last …
         self._read_s = np.full(count, -np.inf)  # … at the end of that window
@@ -279,10 +282,15 @@ class LiveEstimator:
                 own[kernel] = own.get(kernel, 0.0) + part * (1.0 if math.isnan(ran.active) else ran.active)
         return found
 
-    def ran(self, run: RunReading) -> None:
-        """Take in a run of a kernel whose isolated time is roughly known. `weigh` takes it in, together with others."""
-        if run.own and 0 < run.seconds < math.inf and run.device in self._group_of:
+    def ran(self, run: RunReading) -> bool:
+        """Keep a run of a kernel whose isolated time is roughly known: `weigh` takes it in, together with others.
+
+        False if it says nothing.
+        """
+        says = bool(run.own) and 0 < run.seconds < math.inf and run.device in self._group_of
+        if says:
             self._waiting.setdefault(run.device, []).append(run)
+        return says
 
     def weigh(self, now_s: float) -> list[RunReading]:
         """Take in runs that wait, and change their timings. `now_s`: as of the ends of runs. Returns those runs."""
@@ -298,11 +306,24 @@ class LiveEstimator:
         for device, runs in enough.items():
             del self._waiting[device]
             self._weighed_s[device] = runs[-1].ended_s
+        every = [run for runs in enough.values() for run in runs]
+        together: dict[tuple[int, str, str], list[RunReading]] = {}  # runs of a kernel say who is to blame
+        for run in every:
+            together.setdefault((self._group_of[run.device], run.kernel, run.kind), []).append(run)
         with self._lock:
-            for group in {self._group_of[device] for device in enough}:
-                runs = [run for device, some in enough.items() if self._group_of[device] == group for run in some]
-                self._weigh(group, runs)
-        return [run for runs in enough.values() for run in runs]
+            for group in {key[0] for key in together}:
+                some: list[RunReading] = []
+                for runs in [runs for key, runs in together.items() if key[0] == group]:
+                    if some and len({(run.device, run.kernel) for run in some + runs}) > MAX_WEIGHED:
+                        self._weigh(group, some)
+                        some = []
+                    some = some + runs
+                self._weigh(group, some)
+        return every
+
+    def drop_waiting(self) -> None:
+        """Take in none of the runs that wait."""
+        self._waiting.clear()
 
     def _weigh(self, group: int, runs: Sequence[RunReading]) -> None:
         machine = self._machine(group)
@@ -311,7 +332,7 @@ class LiveEstimator:
         for kernel in kernels:
             timings[kernel] = timing = self._kernels.timing(*kernel)
             which = (FIXED, *kernel), (SLOPE, *kernel)
-            if which[0] not in machine.components or self._timed.get(which[0]) != (timing.mean, timing.cov):
+            if which[0] not in machine.components or machine.timed.get(kernel) != (timing.mean, timing.cov):
                 machine.enter(which, (0.0, 0.0), np.array(timing.cov))  # it never was here, or others have changed it
         for part in (FIXED, SLOPE):
             machine.used(part, kernels)
@@ -356,7 +377,7 @@ class LiveEstimator:
                     left = math.log(max(run.seconds, MIN_SECONDS)) - expected - math.log(max(1.0, *loads))
                     off.setdefault(kernel, []).append(left)
             timing.take(mean, machine.cov[np.ix_(at, at)], off[kernel])
-            self._timed[FIXED, *kernel] = timing.mean, timing.cov
+            machine.timed[kernel] = timing.mean, timing.cov
 
     # --- the filter
 

@@ -204,6 +204,10 @@ class Loop:
         """Run cycles until `closing` is set."""
         while not self.closing:
             self.step(3600.0)
+        try:
+            self.observer.learn(last=True)
+        except Exception:
+            log.exception("the last runs are not learned from")
         self.observer.close()
         self.rounds.close()
         self._abandon_all(EngineError("the cluster was closed", hint="read results before it is closed"))

@@ -1,7 +1,7 @@
 """A perf that counts what passes through this machine's memories while kernels run, and what follows for their rows.
 
 Readings go through the telemetry posterior, each socket's by itself: where events take turns on too few counters, it
-says how far off that may be. Whose traffic it was is not for counters to tell (`traffic.py`).
+says how far off that may be. Whose traffic it was is not for counters to tell (`estimation/live.py`).
 
 perf is begun with the first kernel. It goes on for a few seconds after the last, which shows what others do by
 themselves, and is begun again with the next. Whatever happens to it, the run goes on without: that is logged, once.

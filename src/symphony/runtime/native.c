@@ -88,6 +88,13 @@ typedef struct {
 #define REAL_NAME(name) "f8 " #name ";"
 #define ARRAY_NAME(type, name) #type "* " #name ";"
 const char native_layout[] = FIELDS(INT_NAME, REAL_NAME, ARRAY_NAME);
+_Static_assert(sizeof(void *) == 8, "the caller takes every field to have 8 bytes");
+
+#ifndef NATIVE_SOURCE
+#define NATIVE_SOURCE ""
+#endif
+const char native_source[] = NATIVE_SOURCE;
+const i4 native_sizes[] = {WIDTH, MEMORY, MAX_CANDIDATES, MAX_CHOICES, MAX_PREEMPTS};
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #if __GNUC__ >= 12
@@ -239,7 +246,7 @@ static f8 bandwidth(Tables *x, i8 device, i8 reach) {
 
 /* The edges of the next few inputs that a gang has yet to fetch; returns how many there are. */
 static i8 inputs_of(const Tables *x, i8 gang, i8 *first) {
-    if (x->one_memory || !x->inputs_left[gang]) return 0;
+    if (!x->inputs_left[gang]) return 0;
     i8 starts = x->graph[gang / x->tasks] * (x->tasks + 1) + gang % x->tasks + 1;
     *first = x->in_start[starts] - x->inputs_left[gang];
     return x->inputs_left[gang] < x->fan ? x->inputs_left[gang] : x->fan;
@@ -256,6 +263,7 @@ static i8 copies_of(const Tables *x, i8 gang, i8 edge, i4 copies[COPIES]) {
 }
 
 static f8 fetch_s(Tables *x, i8 gang, i8 device) {
+    if (x->one_memory) return 0;
     i8 first = 0, count = inputs_of(x, gang, &first);
     f8 found = 0;
     for (i8 edge = first; edge < first + count; edge++) {

@@ -8,10 +8,13 @@ Python, more slowly.
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import logging
 import math
 from array import array
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +42,9 @@ from symphony.scheduling.policy import WAIT
 if TYPE_CHECKING:
     from symphony.runtime.plain_turn import PlainCore
 
+log = logging.getLogger("symphony.runtime")
 MAX_NATIVE_KINDS = 32  # MAX_KINDS in native.c
+SIZES = (STANDARD.width, STANDARD.memory, STANDARD.gangs, STANDARD.devices, STANDARD.preempts)  # native_sizes there
 TYPES = {"i1": np.int8, "i4": np.int32, "i8": np.int64, "f4": np.float32, "f8": np.float64}
 RULES = {
     "max_log": MAX_LOG,
@@ -72,9 +77,15 @@ def library() -> ctypes.PyDLL | None:
         loaded = ctypes.PyDLL(found.origin)
         for name in ("native_decide", "native_features", "native_best_device"):
             getattr(loaded, name).argtypes, getattr(loaded, name).restype = [ctypes.c_void_p], None
-    except (OSError, AttributeError):
+        compiled = (ctypes.c_char * 65).in_dll(loaded, "native_source").value.decode()
+        here = hashlib.sha256(Path(__file__).with_name("native.c").read_bytes()).hexdigest()
+        sizes = (ctypes.c_int32 * len(SIZES)).in_dll(loaded, "native_sizes")
+    except (OSError, AttributeError, ValueError):
         return None
-    return loaded
+    if compiled != here:
+        log.warning("%s was compiled from another native.c and is not used; install Symphony again", found.origin)
+        return None
+    return loaded if tuple(sizes) == SIZES else None
 
 
 @cache
@@ -199,11 +210,14 @@ class NativeTables:
             self["taken"][: len(taken)] = taken
 
     def best_device(self, core: PlainCore, gang: int) -> int:
-        """The feasible device with the least cost, as `PlainCore` has it; -1 = none is feasible."""
+        """The feasible device with the least cost, as `PlainCore` has it. There must be a feasible one."""
         self._see(core)
         self._ints[self._gang] = gang
         self._best(self._address)
-        return self._ints.item(self._device)
+        device = self._ints.item(self._device)
+        if device < 0:
+            raise RuntimeError(f"no device is feasible for gang {gang}")
+        return int(device)
 
     def decide(self, core: PlainCore) -> PlainAction:
         """The network's action."""
@@ -286,6 +300,7 @@ class NativeNetwork(PlainNetwork):
                 kept: Any = [np.array(part, np.float32) for part in self.memory]  # changed in place
                 self.memory = Memory(*kept)
                 tables.set(*self._weights, hidden=self.memory.hidden, cell=self.memory.cell)
+                tables["row_seen"][:] = -1  # what was kept is of another network
             tables.set(*self._graphs)
             tables.owner = self, self._version
         return tables

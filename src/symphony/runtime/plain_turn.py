@@ -252,7 +252,7 @@ class PlainCore:
         wake_s = self.wake_s if self.waited else math.inf
         made = self.decisions - before
         saved = np.array(self._saved, np.int32)
-        return TurnCommands(started, devices, saved, early, np.asarray(self.job), wake_s, made, 0, stuck)
+        return TurnCommands(started, devices, saved, early, np.array(self.job), wake_s, made, 0, stuck)
 
     def _catch_up(self, behind: dict[int, int], events: Sequence[SchedulerEvent]) -> None:
         """Apply events of gangs that had not started, once they have. Leaves the others in `behind`."""

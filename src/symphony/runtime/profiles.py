@@ -26,6 +26,7 @@ from symphony.problem.errors import DataError, SymphonyWarning
 from symphony.problem.units import show
 
 PROFILES_FORMAT = "symphony.profiles/1"
+MAX_LOG_S = 100.0  # of the logarithm of a time in seconds: what is beyond is a damaged file
 FIRST_RUNS = 3  # first runs in their processes that are enough where there are no other runs
 BAD_FILE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # of a bad file
 PCIE_FIGURE = "pcie"  # bytes a second, both directions
@@ -336,7 +337,9 @@ def _timing(fields: Mapping[str, Any]) -> Timing:
         [*timing.mean, *np.ravel(timing.cov), timing.noise, timing.weight, *timing.around, *timing.behind, timing.ahead]
     ).all():
         raise ValueError("a timing has a number that is not finite")
-    if np.shape(timing.cov) != (2, 2) or len(timing.mean) != 2 or timing.weight <= 0:
+    if np.shape(timing.cov) != (2, 2) or len(timing.mean) != 2 or max(map(abs, timing.mean)) > MAX_LOG_S:
+        raise ValueError("a timing has an invalid shape or is out of range")
+    if timing.weight <= 0:
         raise ValueError("a timing has an invalid shape or weight")
     return timing
 

@@ -10,6 +10,7 @@ isolated time, for the estimator of both (`estimation/live.py`); the rest is lea
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from symphony.runtime.machine_monitor import MachineMonitor
 from symphony.runtime.profiles import NO_EFFECT, EffectOfOthers
 from symphony.runtime.scheduler import Scheduler
 
+log = logging.getLogger("symphony.runtime")
 RUNS_BEFORE_REFRESH = 3  # warm runs of a kernel on a device kind that are learned from at once
 # Of runs shorter than `MIN_RUN_S`, after so many warm ones, one in this time is learned from: that takes 50 µs.
 WELL_KNOWN_RUNS, SAMPLE_INTERVAL_S = 64, 4e-3
@@ -90,18 +92,25 @@ class RunLearner:
         """The latest of the runs that finished after `began_s`. From any thread."""
         return self._company.since(began_s)
 
-    def learn(self) -> None:
-        """Learn from all runs that were deferred."""
+    def learn(self, *, last: bool = False) -> None:
+        """Learn from all runs that were deferred. `last`: also from those that wait for others."""
         deferred, self._deferred = self._deferred, []
         running = list(self._running()) if deferred or self._weighing else []
         for finished in deferred:
-            if (reading := self._reading(finished, running)) is None:
-                self._learn(finished, running)
-            else:
+            reading = self._reading(finished, running)
+            if reading is not None and self._estimator.ran(reading):
                 self._weighing[id(reading)] = finished
-                self._estimator.ran(reading)
-        now_s = max((finished.ran.ended_s for finished in deferred), default=-math.inf)
-        for reading in self._estimator.weigh(now_s):
+            else:
+                self._learn(finished, running)
+        now_s = math.inf if last else max((one.ran.ended_s for one in deferred), default=-math.inf)
+        try:
+            weighed = self._estimator.weigh(now_s)
+        except (ArithmeticError, ValueError):  # a scheduler that learns less is better than none
+            log.exception("run times could not be weighed against each other; some are not learned from")
+            self._estimator.drop_waiting()
+            self._weighing.clear()
+            return
+        for reading in weighed:
             self._learn(self._weighing.pop(id(reading)), running, timed=True)
 
     def _reading(self, finished: _FinishedRun, running: Sequence[PastRun]) -> RunReading | None:

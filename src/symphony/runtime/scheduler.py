@@ -33,7 +33,7 @@ from symphony.runtime.live_workload import LiveWorkload, Shapes, enlarged_core
 from symphony.runtime.native import NativeNetwork
 from symphony.runtime.packing import Packed
 from symphony.runtime.plain_network import PlainNetwork
-from symphony.runtime.plain_turn import PlainCore, suits
+from symphony.runtime.plain_turn import MAX_DEVICES, PlainCore, suits
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.programs import TurnProgram, TurnResult
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
@@ -105,7 +105,7 @@ class Scheduler:
         self.policy, self.timeout_s = policy, timeout_s
         self.statistics = Statistics()
         self._has_plain_turns = suits(self.workload.t)
-        self._budget = _budget(policy) if self._has_plain_turns else None
+        self._budget = _budget(policy, len(self.workload.t.device_kind)) if self._has_plain_turns else None
         if self._budget is not None:
             self._budget.network.prepare(self.workload)
             self._budget.fall_back = self._fall_back
@@ -266,14 +266,14 @@ class Scheduler:
         self.statistics.fallbacks[reason] += 1
 
 
-def _budget(policy: Policy) -> Budget | None:
+def _budget(policy: Policy, devices: int) -> Budget | None:
     """Of a policy whose network can decide in plain turns. One without a time budget decides everything."""
-    if type(policy) is Budgeted:
-        return Budget(_network(policy.policy))
-    learned = policy.learned if type(policy) is LateBinding else policy
-    plain = type(learned) is Learned and not learned.draws
-    return Budget(_network(policy), 0.0) if plain else None  # type: ignore[arg-type]
-
-
-def _network(policy: Learned | LateBinding) -> PlainNetwork:
-    return NativeNetwork(policy) if NativeNetwork.suits(policy) else PlainNetwork(policy)
+    inner: Any = policy.policy if type(policy) is Budgeted else policy
+    learned = inner.learned if type(inner) is LateBinding else inner
+    if type(learned) is not Learned or (inner is policy and learned.draws):
+        return None
+    native = NativeNetwork.suits(inner)
+    if devices > MAX_DEVICES and not native:  # in NumPy it would take longer than the compiled program
+        return None
+    network = NativeNetwork(inner) if native else PlainNetwork(inner)
+    return Budget(network, 0.0) if inner is policy else Budget(network)

@@ -32,7 +32,7 @@
       say("not connected");
       if (stream.readyState !== EventSource.CLOSED) return; // else the browser tries again by itself
       stream = null;
-      setTimeout(follow, 2000);
+      setTimeout(() => { refresh(); follow(); }, 2000); // a session that has ended leads to the sign-in page
     };
     stream.addEventListener("change", refresh);
     stream.addEventListener("rows", (event) => Object.entries(JSON.parse(event.data)).forEach(drawRow));
@@ -95,8 +95,13 @@
 
   // While a button is pressed nothing moves: a press on one element that ends on another one is no click.
   let released = Promise.resolve(), release = () => {};
-  addEventListener("pointerdown", () => { release(); released = new Promise((resolve) => { release = resolve; }); }, true);
-  for (const name of ["pointerup", "pointercancel", "blur"]) addEventListener(name, () => setTimeout(release), true);
+  // The end of a press on a scroll bar, a list or a menu of the browser is not told.
+  addEventListener("pointerdown", () => {
+    release();
+    released = new Promise((resolve) => { release = resolve; setTimeout(resolve, 2000); });
+  }, true);
+  for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(release), true);
+  addEventListener("blur", (event) => { if (event.target === window) release(); }, true);
 
   // Make an element like another one, and keep what is alike. Elements with an id are matched by it.
   function morph(old, fresh) {
