@@ -224,7 +224,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def train(**options: Any) -> Any:
         parameters.bind(**options)
         if options.get("checkpoint"):
-            Path(options["checkpoint"]).mkdir(parents=True)
+            Path(options["checkpoint"]).mkdir(parents=True, exist_ok=True)
         return shipped, [TrainingRound(0, 1.0, 100, 100.0, 2.0, 1.0, 0.9)]
 
     monkeypatch.setattr(sy, "train", train)

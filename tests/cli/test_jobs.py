@@ -132,7 +132,8 @@ def test_errors_are_two_lines(folder: Path, here: Place) -> None:
 
 def test_what_a_kernel_raised_comes_with_the_traceback_that_its_hint_promises(folder: Path) -> None:
     failed = symphony_here("submit", "graph.py", "--wait", "-a", "x=bad", folder=folder)
-    error, hint, _, head, *_, last = failed.stderr.splitlines()
+    accepted, error, hint, _, head, *_, last = failed.stderr.splitlines()
+    assert "is accepted; follow it with: symphony logs" in accepted
     assert failed.returncode == 2 and "'double' raised LookupError: no such thing" in error and "below" in hint
     assert head.startswith("Traceback") and 'File "graph.py", line 7, in double' in failed.stderr
     assert last == "LookupError: no such thing"

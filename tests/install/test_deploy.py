@@ -75,7 +75,7 @@ def test_the_tests_run_on_every_python_that_the_package_is_for() -> None:
     marks = "\n".join(project()["classifiers"])
     assert tried == re.findall(r":: (3\.\d+)$", marks, re.MULTILINE)
     assert project()["requires-python"] == f">={tried[0]}"
-    base = re.findall(r"^FROM python:(3\.\d+)-slim", CONTAINER, re.MULTILINE)
+    base = re.findall(r"^FROM python:(3\.\d+)(?:-slim)?\b", CONTAINER, re.MULTILINE)
     assert set(base) <= set(tried) and len(base) == 2
 
 
