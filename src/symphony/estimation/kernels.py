@@ -2,8 +2,8 @@
 
 **Times.** For each kernel and device kind, the isolated time of an input of s bytes is taken to be
 `(fixed + slope · s) · noise`, all log-normal. `log fixed` and `log slope` have a Gaussian belief, updated by every
-run (an extended Kalman filter: how much of the time is fixed is how much the run tells of `fixed`). A run that is far
-off, or was the first of its process, tells less. Where a machine is watched, both are components of its joint belief
+run (an extended Kalman filter, linearised at the share of the time that is fixed). A run that is far off, or was the
+first of its process, counts less. Where a machine is watched, both are components of its joint belief
 (`live.py`), and a slow run is weighed against what others may have done.
 
 **Demands.** Traffic through memory can seldom be counted; time can always be. A kernel that asks for a share q of the
@@ -13,8 +13,9 @@ about both: for each of 50 shares, none and from a 64th to all, there is a weigh
 alone, given that share. A run moves the weights, by Bayes' rule, to the shares that expected it. What others ask for is
 taken from their own beliefs, doubt included. Small shares matter: sixteen kernels of a tenth each slow one another.
 
-On a CPU, the time that counts for demands is that for which the processor worked: waiting for memory is in it, waiting
-for the processor is not; company that waits for its own processor is none. Cache and memory are not told apart.
+On a CPU, demands are learned from the time for which the processor worked. That includes waiting for memory, but not
+waiting for the processor. A kernel beside it counts only for the share of time in which it has a processor. Cache and
+memory are not told apart.
 
 Where traffic is counted, what that says of a share is one more reason for and against it, kept by itself: it is the
 newest figure, not one for each run. If there is more traffic than is counted, it only speaks against smaller shares.
@@ -110,7 +111,7 @@ class Timing:
         return max(math.sqrt(self.noise / self.weight), MIN_NOISE_STD)
 
     def at(self, size: float) -> tuple[float, float, float]:
-        """Log time of an input, and how much of the time is fixed and how much is not: its derivatives."""
+        """Log time of an input, and its derivatives by the two logarithms: the fixed share, and the rest."""
         fixed, rest = math.exp(self.mean[0]), math.exp(self.mean[1]) * size
         return math.log(fixed + rest), fixed / (fixed + rest), rest / (fixed + rest)
 
