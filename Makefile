@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CODE := src tests benchmarks examples tools
+NATIVE := src/symphony/estimation/flow_filter.c src/symphony/runtime/native.c
 unexport PYTHONDONTWRITEBYTECODE  # every process that tests start would compile all of Symphony again
 
 .PHONY: help install install-dev demo test slow style types format lock latest site release fuzz faults clean
@@ -35,10 +36,10 @@ define install_locked
 	touch $@
 endef
 
-$(VENV)/.base: pyproject.toml setup.py src/symphony/runtime/native.c requirements/base.txt | $(BIN)/python
+$(VENV)/.base: pyproject.toml setup.py $(NATIVE) requirements/base.txt | $(BIN)/python
 	$(call install_locked,requirements/base.txt)
 
-$(VENV)/.dev: pyproject.toml setup.py src/symphony/runtime/native.c requirements/dev.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml setup.py $(NATIVE) requirements/dev.txt | $(BIN)/python
 	$(call install_locked,requirements/dev.txt)
 	touch $(VENV)/.base  # dev.txt holds everything in base.txt, at the same versions
 

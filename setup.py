@@ -1,4 +1,4 @@
-"""The one part that is compiled; everything else is in pyproject.toml."""
+"""The parts that are compiled; everything else is in pyproject.toml."""
 
 import hashlib
 from pathlib import Path
@@ -14,15 +14,16 @@ class AnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-SOURCE = "src/symphony/runtime/native.c"
-DIGEST = hashlib.sha256((Path(__file__).parent / SOURCE).read_bytes()).hexdigest()
+PACKAGE = Path("src/symphony")
+SOURCES = [PACKAGE / "estimation/flow_filter.c", PACKAGE / "runtime/native.c"]  # as in problem/native_code.py
+DIGEST = hashlib.sha256(b"".join((Path(__file__).parent / source).read_bytes() for source in SOURCES)).hexdigest()
 native = Extension(
-    "symphony.runtime._native",
-    [SOURCE],
-    define_macros=[("NATIVE_SOURCE", f'"{DIGEST}"')],  # what was compiled: runtime/native.py takes no other
+    "symphony._native",
+    [str(source) for source in SOURCES],
+    define_macros=[("NATIVE_SOURCE", f'"{DIGEST}"')],  # what was compiled: problem/native_code.py takes no other
     extra_compile_args=["-O3", "-g0"],
     libraries=["m"],
     py_limited_api=True,  # one file name for all versions
-    optional=True,  # without a compiler, decisions are taken in NumPy
+    optional=True,  # without a compiler, NumPy does the same
 )
 setup(ext_modules=[native], cmdclass={"bdist_wheel": AnyPython})

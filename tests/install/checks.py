@@ -132,7 +132,7 @@ def names() -> Iterator[str]:
         if getattr(symphony, name, None) is None:
             yield f"symphony.{name} is missing"
     for found in pkgutil.walk_packages(symphony.__path__, "symphony.", onerror=lambda name: None):
-        if found.name == "symphony.runtime._native":
+        if found.name == "symphony._native":
             continue  # loaded with ctypes: it is no Python module
         try:
             importlib.import_module(found.name)

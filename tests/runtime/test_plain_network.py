@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,6 @@ from symphony.policies import Budgeted, LateBinding, Learned, Network, named
 from symphony.policies.features import extract_features
 from symphony.policies.learned import Memory
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.runtime import native
 from symphony.runtime.budget import HEURISTIC, NETWORK, Budget
 from symphony.runtime.native import NativeNetwork, NativeTables
 from symphony.runtime.plain_network import PlainAction, PlainNetwork
@@ -195,18 +193,6 @@ def test_what_is_kept_between_decisions_is_never_stale(name: str) -> None:
             for row in set(made.workload._used) - taken:
                 made.workload.remove(row)
         assert network.decisions > 20
-
-
-@needs_native
-def test_what_was_compiled_from_another_source_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As after a change of the sources without `make`: fields and rules may differ."""
-    assert native.library.__wrapped__() is not None
-    (tmp_path / "native.c").write_text("/* another one */")
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    assert native.library.__wrapped__() is None
-    assert "install Symphony again" in caplog.text
 
 
 def test_among_many_devices_a_network_of_other_sizes_decides_in_its_compiled_program() -> None:

@@ -17,16 +17,21 @@ and "flow i is on now" are compared by the likelihood of the window's readings, 
 and those in which a second flow changed beside the most probable, are each updated (a Kalman filter, with the errors
 that the supposed levels imply), and their mixture is replaced by one Gaussian with the same moments.
 
-Written once for NumPy (live) and JAX (batches): `xp` is the module. Leading axes are groups. Dimensions: E events,
-F flows, K explanations.
+Written once for NumPy (live) and JAX (batches): `xp` is the module. `flow_filter.c` has the same for NumPy, without the
+cost of 200 small operations; it is used where it was compiled. Leading axes are groups. Dimensions: E events, F flows,
+K explanations.
 """
 
 from __future__ import annotations
 
+import ctypes
+import math
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from symphony.problem import native_code
 
 Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
 
@@ -34,6 +39,7 @@ EXPLANATIONS = 4  # of a window, that are followed: the most probable ones, and 
 MAX_RATE = 1e3  # times the capacity of a row: no load is as high, and a counter that says so is broken
 IMPOSSIBLE = -1e9  # log probability
 MIN_SLOW = 0.25  # times that are shorter than was expected by more are not taken to tell more
+MIN_EVIDENCE = 1e-3  # log likelihood by which an explanation must be better than no change: more than rounding
 CLIPPED_FLOWS = 3  # levels below 0 in one window that are made up for
 
 
@@ -136,11 +142,13 @@ def update(
     `windows` f[...] or f[..., F]: how many windows have passed since the one before. `counts`: what a reading counts
     at level 1 of each flow, if it is not the load of one row.
     """
+    passed = xp.asarray(windows)
+    passed = passed if passed.ndim == belief.mean.ndim else passed[..., None]
+    if xp is np and (library := native_code.library()) is not None:
+        return _native_update(library, event, p, belief, seen, runs, passed, event if counts is None else counts)
     read = seen.read & (seen.rate >= 0) & (seen.rate < MAX_RATE)  # False for NaN, and for counters that go backwards
     seen = seen._replace(read=read, rate=xp.where(read, seen.rate, 0.0))
     counted = xp.where(read[..., None], event if counts is None else counts, 0.0)
-    passed = xp.asarray(windows)
-    passed = passed if passed.ndim == belief.mean.ndim else passed[..., None]
     belief = forget(xp, p, belief, passed * ~((counted > 0).any(-2)))
     drift = (p.drift * belief.mean) ** 2
     before = FlowBelief(belief.mean, belief.cov + drift[..., None] * xp.eye(drift.shape[-1]))
@@ -168,6 +176,62 @@ def update(
     weight = xp.exp(weight - weight.max(-1, keepdims=True))
     mean, cov = _mixture(xp, weight / weight.sum(-1, keepdims=True), means, covs)
     return FlowBelief(_not_below(xp, p.lowest, mean, cov), cov)
+
+
+# The fields of `Window` in flow_filter.c, in this order, and the shape of each array.
+_SIZES = ("groups", "events", "flows", "runs", "hops", "explanations", "clipped_flows")
+_PARAMETERS = ("burst", "own_error", "floor", "freedom", "run_error", "max_rate", "min_slow", "min_evidence")
+_OF_FLOWS = ("changes", "on_share", "on_mean", "on_std", "off_std", "drift", "lowest")
+_OF_EVENTS, _OF_RUNS, _OF_HOPS = ("rate", "own", "unseen", "read"), ("slow", "error", "windows"), ("own", "row", "uses")
+_ARRAYS = len(_OF_FLOWS) + 3 + len(_OF_EVENTS) + 8 + 3
+
+
+class _Window(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in _SIZES),
+        *((name, ctypes.c_double) for name in _PARAMETERS),
+        ("arrays", ctypes.c_void_p * _ARRAYS),
+    )
+
+
+def _native_update(
+    library: ctypes.PyDLL,
+    event: Array,
+    p: FlowParameters,
+    belief: FlowBelief,
+    seen: Readings,
+    runs: RunTimes | None,
+    windows: Array,
+    counts: Array,
+) -> FlowBelief:
+    *places, events, flows = np.broadcast_shapes(event.shape, (*belief.mean.shape[:-1], 1, 1))
+    hops = 0 if runs is None else runs.row.shape[-1]
+    devices = 0 if runs is None else np.shape(runs.slow)[-1]
+    kept: list[np.ndarray] = []  # what the pointers point at
+
+    def at(value: Array, *shape: int) -> int:
+        value = np.asarray(value, float)
+        kept.append(np.ascontiguousarray(value if value.shape == shape else np.broadcast_to(value, shape)))
+        return kept[-1].ctypes.data
+
+    pointers: list[int | None] = [at(getattr(p, name), flows) for name in _OF_FLOWS]
+    pointers += [at(event, *places, events, flows), at(counts, *places, events, flows), at(windows, *places, flows)]
+    pointers += [at(getattr(seen, name), *places, events) for name in _OF_EVENTS]
+    if runs is None:
+        pointers += [None] * 8
+    else:
+        pointers += [at(getattr(runs, name), *places, devices) for name in _OF_RUNS]
+        pointers += [None if runs.times is None else at(runs.freedom, *places, devices)]
+        pointers += [at(getattr(runs, name), *places, devices, hops) for name in _OF_HOPS]
+        pointers += [None if runs.times is None else at(runs.times, *places, devices, flows)]
+    mean, cov = (np.array(x, float, order="C") for x in belief)
+    pointers += [mean.ctypes.data, cov.ctypes.data]
+    sizes = math.prod(places), events, flows, devices, hops, EXPLANATIONS, CLIPPED_FLOWS
+    room = np.empty(library.flow_room(*map(ctypes.c_int64, (events, flows, devices, EXPLANATIONS))))
+    numbers = p.burst, p.own_error, p.floor, p.freedom, p.run_error, MAX_RATE, MIN_SLOW, MIN_EVIDENCE
+    arrays = (ctypes.c_void_p * _ARRAYS)(*pointers, room.ctypes.data)
+    library.flow_update(ctypes.byref(_Window(*sizes, *numbers, arrays)))
+    return FlowBelief(mean, cov)
 
 
 class _Evidence(NamedTuple):
@@ -292,7 +356,7 @@ def _explanations(xp: ModuleType, p: FlowParameters, before: FlowBelief, evidenc
     odds = p.changes / (1 - p.changes)
     prior = xp.concatenate([xp.log(odds * (1 - p.on_share)) + 0 * off, xp.log(odds * p.on_share) + 0 * on], -1)
     ratio = xp.concatenate([off, on], -1)
-    score = xp.where(ratio > 0, prior + ratio, IMPOSSIBLE)  # else the readings do not speak for it
+    score = xp.where(ratio > MIN_EVIDENCE, prior + ratio, IMPOSSIBLE)
     score, best = _largest(xp, score, EXPLANATIONS - 1)
     prior = xp.where(score > IMPOSSIBLE, xp.take_along_axis(prior, best, -1), IMPOSSIBLE)
     anew = xp.arange(flows) == (best % flows)[..., None]  # [..., K - 1, F]
@@ -357,6 +421,7 @@ def covariance_after(xp: ModuleType, counted: Array, cov: Array, noise: Array) -
         spread = counted @ cov
         total = spread @ np.swapaxes(counted, -1, -2) + noise[..., None] * np.eye(noise.shape[-1])
         after = cov - np.swapaxes(spread, -1, -2) @ np.linalg.solve(total, spread)
+        after = 0.5 * (after + np.swapaxes(after, -1, -2))  # else what differs by rounding grows from window to window
         return after, np.linalg.slogdet(total)[1]
     import jax
 

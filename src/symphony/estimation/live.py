@@ -388,7 +388,8 @@ class LiveEstimator:
 
     def _padded(self, group: int) -> np.ndarray:
         """Loads of rows by flows, and by components of kernels, which counters do not count by themselves."""
-        return np.pad(self._event[group], ((0, 0), (0, len(self._machine(group).components))))
+        flows = self._event[group]
+        return np.concatenate([flows, np.zeros((len(flows), len(self._machine(group).components)))], axis=1)
 
     def _update(
         self,

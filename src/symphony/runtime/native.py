@@ -8,13 +8,9 @@ Python, more slowly.
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import logging
 import math
 from array import array
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +27,7 @@ from symphony.policies.features import (
 )
 from symphony.policies.late_binding import MAX_BACKLOG_S, LateBinding
 from symphony.policies.learned import MASKED_SCORE, STANDARD, Learned, Memory
+from symphony.problem import native_code
 from symphony.problem.arrays import KIND_INDEX, TopologyArrays
 from symphony.problem.topology import SPANS
 from symphony.runtime.live_workload import LiveWorkload
@@ -42,7 +39,6 @@ from symphony.scheduling.policy import WAIT
 if TYPE_CHECKING:
     from symphony.runtime.plain_turn import PlainCore
 
-log = logging.getLogger("symphony.runtime")
 MAX_NATIVE_KINDS = 32  # MAX_KINDS in native.c
 SIZES = (STANDARD.width, STANDARD.memory, STANDARD.gangs, STANDARD.devices, STANDARD.preempts)  # native_sizes there
 TYPES = {"i1": np.int8, "i4": np.int32, "i8": np.int64, "f4": np.float32, "f8": np.float64}
@@ -69,23 +65,13 @@ WORKLOAD_FIELDS = (
 
 @cache
 def library() -> ctypes.PyDLL | None:
-    """The compiled `native.c`; None where it could not be compiled."""
-    found = find_spec("symphony.runtime._native")
-    if found is None or found.origin is None:
+    """The compiled `native.c`; None where it could not be compiled, or has other sizes."""
+    loaded = native_code.library()
+    if loaded is None:
         return None
-    try:  # without releasing the interpreter's lock: getting it back may take longer than a decision
-        loaded = ctypes.PyDLL(found.origin)
-        for name in ("native_decide", "native_features", "native_best_device"):
-            getattr(loaded, name).argtypes, getattr(loaded, name).restype = [ctypes.c_void_p], None
-        compiled = (ctypes.c_char * 65).in_dll(loaded, "native_source").value.decode()
-        here = hashlib.sha256(Path(__file__).with_name("native.c").read_bytes()).hexdigest()
-        sizes = (ctypes.c_int32 * len(SIZES)).in_dll(loaded, "native_sizes")
-    except (OSError, AttributeError, ValueError):
-        return None
-    if compiled != here:
-        log.warning("%s was compiled from another native.c and is not used; install Symphony again", found.origin)
-        return None
-    return loaded if tuple(sizes) == SIZES else None
+    for name in ("native_decide", "native_features", "native_best_device"):
+        getattr(loaded, name).argtypes, getattr(loaded, name).restype = [ctypes.c_void_p], None
+    return loaded if tuple((ctypes.c_int32 * len(SIZES)).in_dll(loaded, "native_sizes")) == SIZES else None
 
 
 @cache
