@@ -206,6 +206,7 @@ class World:
     def _end(self) -> None:
         """It cannot go on: it ends by itself, and is started again."""
         assert self.service is not None
+        self.engine = None  # closed first: nobody polls it while the ledger waits for its database
         with suppress(Killed):
             self.service.close()
         self._bury()
