@@ -361,6 +361,8 @@ def run_all(
 # one element; the cost of a step is the number of its operations.
 # It would replace the list of an XLA_FLAGS that names passes itself, as that of the tests does.
 _PASSES = "xla_disable_hlo_passes"
-STEP_OPTIONS: dict[str, Any] = {} if _PASSES in os.environ.get("XLA_FLAGS", "") else {_PASSES: "tree_reduction_rewriter"}
+STEP_OPTIONS: dict[str, Any] = (
+    {} if _PASSES in os.environ.get("XLA_FLAGS", "") else {_PASSES: "tree_reduction_rewriter"}
+)
 begin_batch: Any = eqx.filter_jit(begin_all)
 run_steps: Any = eqx.filter_jit(run_all, compiler_options=STEP_OPTIONS)  # type: ignore[call-overload]
