@@ -53,9 +53,10 @@ demo: install
 	$(BIN)/python -m examples.mix
 	@echo "To watch such jobs live in a browser, with a service of your own: $(BIN)/symphony demo"
 
-# Three on two cores: tests wait a sixth of the time, for processes that they have started.
+# Three on two cores: tests wait a sixth of the time, for processes that they have started. Those of a file run in one
+# process: they share compiled programs.
 test: install-dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 slow: install-dev
 	$(BIN)/python -m pytest -m slow

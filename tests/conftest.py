@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ share_programs()
 share_bytecode()
 compile_quickly()
 
+RAY = "tests/engines/ray/"
 CHUNK = 64  # steps: tests run a hundred or so, and without optimisation the rest of a long chunk takes seconds
 # Of one process, from which on compiled programs are dropped between modules. To drop them takes seconds, and modules
 # share some of them: on a machine with much memory, they stay.
@@ -30,6 +32,25 @@ def pytest_collection_finish() -> None:
     run.STEPS_PER_CHUNK = CHUNK
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, tests of a file run in one process, which compiles what they share once.
+
+    So do all tests on the Ray cluster. Files keep their order: where those with few tests came last, a long one would.
+    """
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return RAY if file.startswith(RAY) else file
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True, scope="module")

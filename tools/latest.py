@@ -67,7 +67,7 @@ def attempt(name: str, tests: list[str]) -> bool:
     differences = changed(versions(REQUIREMENTS / "dev.txt"), versions(resolved))
     print(f"{name}: {len(differences)} packages differ from requirements/dev.txt", *differences, sep="\n", flush=True)
     log = FOLDER / f"{name}.log"
-    command = [str(python), "-m", "pytest", "-n", "3", "--dist", "worksteal", "-rfE", *tests]
+    command = [str(python), "-m", "pytest", "-n", "3", "--dist", "loadfile", "-rfE", *tests]
     environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
     with log.open("w") as file:
         ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False)

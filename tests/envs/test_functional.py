@@ -273,6 +273,6 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
 
 def test_numbers_of_actions_need_features() -> None:
     env, params = small(features=False)
-    _, state = env.reset_to(0, params)
+    _, state = jax.eval_shape(env.reset_to, 0, params)
     with pytest.raises(sy.InputError, match=r"give a sy\.Action"):
-        env.step(KEY, state, jnp.asarray(0), params)
+        jax.eval_shape(env.step, KEY, state, jnp.asarray(0), params)

@@ -25,23 +25,28 @@ from tests.simulator.test_counters import BURSTY, ROWS, arrays, ended
 LOADS = np.array(
     [[0.5, 0.2, 1.0, 0.4, 0.0], [0.6, 0.2, 1.0, 0.4, 0.0], [1.6, 0.2, 0.1, 0.4, 0.0], [1.5, 0.3, 0.1, 0.4, 0.0]]
 )
+# One window is a program, not all of them in a row.
+_begin, _read = eqx.filter_jit(counters.begin), eqx.filter_jit(counters.read)
 
 
-def watched(s: ScenarioArrays, tuning: Tuning | None) -> counters.Counters:
-    """What is believed after some windows, with a filter."""
-    settings, state = counters.Settings.of(s), counters.begin(s, tuning)
+def watched(s: ScenarioArrays, tuning: Tuning | None, first: Tuning | None = None) -> counters.Counters:
+    """What is believed after some windows, with a filter; `first`: the filter of the belief before them, if another."""
+    settings, state = counters.Settings.of(s), _begin(s, first or tuning)
     for number, load in enumerate(LOADS):
-        state = counters.read(state, settings, ended(s, number, load, 0.3 * load), tuning)
+        state = _read(state, settings, ended(s, number, load, 0.3 * load), tuning)
     return state
 
 
 def test_factors_change_what_is_believed() -> None:
     s = arrays(**BURSTY)
-    by_factors = jax.jit(lambda factors: watched(s, Tuning(factors)).rows[:ROWS])
-    plain = by_factors(jnp.zeros(FILTER_FACTORS))
-    np.testing.assert_allclose(plain, jax.jit(lambda: watched(s, None).rows[:ROWS])(), atol=5e-3)
-    for factor in jnp.eye(FILTER_FACTORS):
-        assert float(jnp.abs(by_factors(factor) - plain).max()) > 1e-4
+
+    def by_factors(factors: np.ndarray) -> np.ndarray:
+        return np.asarray(watched(s, Tuning(jax.device_put(factors))).rows)[:ROWS]
+
+    plain = by_factors(np.zeros(FILTER_FACTORS, np.float32))
+    np.testing.assert_allclose(plain, np.asarray(watched(s, None).rows)[:ROWS], atol=5e-3)
+    for factor in np.eye(FILTER_FACTORS, dtype=np.float32):
+        assert np.abs(by_factors(factor) - plain).max() > 1e-4
 
 
 def test_slopes_through_the_filter_are_those_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,19 +57,15 @@ def test_slopes_through_the_filter_are_those_of_its_answer(monkeypatch: pytest.M
     monkeypatch.setattr(flow_filter, "EXPLANATIONS", 64)
     with jax.enable_x64(True):
         s = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, arrays(**BURSTY, belief="rows"))
-        settings, here, step = counters.Settings.of(s), jnp.array([0.1, -0.2, 0.3]), 1e-6
+        here, step = np.array([0.1, -0.2, 0.3]), 1e-6
 
-        @jax.jit
-        def answer(factors: jax.Array) -> jax.Array:
-            state = counters.begin(s, Tuning(here))
-            for number, load in enumerate(LOADS):
-                state = counters.read(state, settings, ended(s, number, load, 0.3 * load), Tuning(factors))
-            return state.rows
+        def answer(factors: np.ndarray) -> np.ndarray:
+            return np.asarray(watched(s, Tuning(jax.device_put(factors)), Tuning(jax.device_put(here))).rows)
 
-        along = step * jnp.eye(FILTER_FACTORS)
-        wanted = jnp.stack([(answer(here + e) - answer(here - e)) / (2 * step) for e in along])
-        found = jax.jit(lambda: watched(s, Tuning(here, FilterTangents())).slope)()
-        assert float(jnp.abs(wanted).max()) > 0.01
+        along = step * np.eye(FILTER_FACTORS)
+        wanted = np.stack([(answer(here + e) - answer(here - e)) / (2 * step) for e in along])
+        found = np.asarray(watched(s, Tuning(jax.device_put(here), FilterTangents())).slope)
+        assert np.abs(wanted).max() > 0.01
         np.testing.assert_allclose(found[:, :ROWS], wanted[:, :ROWS], atol=5e-3)
 
 
@@ -73,7 +74,7 @@ def test_slopes_by_sampling_are_those_of_the_network() -> None:
     factors, event = jnp.array([0.2, 0.3, -0.1]), jnp.ones((1, 1, 1))
     before = FlowBelief(jnp.array([[0.6]]), jnp.array([[[0.09]]]))
     seen = Readings(*(jnp.array([[x]]) for x in (1.3, 0.1, 0.2)), jnp.array([[True]]))
-    after = flow_filter.update(jnp, event, tuned(factors, counters.PARAMETERS), before, seen)
+    after = jax.jit(lambda: flow_filter.update(jnp, event, tuned(factors, counters.PARAMETERS), before, seen))()
     step = FilterStep(
         factors, before, after, seen, event, jnp.asarray(3), lambda *_: after, lambda _: event[0], lambda x: x[0]
     )
@@ -83,8 +84,8 @@ def test_slopes_by_sampling_are_those_of_the_network() -> None:
         weight = jax.nn.softmax(log_joint(factors, step, grid)[:, 0])
         return weight @ grid[:, 0, 0]
 
-    wanted = jax.grad(posterior_mean)(factors)
-    found = SampledSlopes(samples=20_000).after(None, step)[1]
+    wanted = jax.jit(jax.grad(posterior_mean))(factors)
+    found = jax.jit(lambda: SampledSlopes(samples=20_000).after(None, step)[1])()
     assert found.shape == (FILTER_FACTORS, 1, 2) and (found[..., 1] == 0).all()
     cosine = float(found[:, 0, 0] @ wanted / jnp.linalg.norm(found[:, 0, 0]) / jnp.linalg.norm(wanted))
     assert cosine > 0.9
@@ -92,7 +93,7 @@ def test_slopes_by_sampling_are_those_of_the_network() -> None:
 
 def test_a_load_that_is_clipped_has_no_slope() -> None:
     s = arrays(**BURSTY)
-    state = jax.jit(lambda: watched(s, Tuning(jnp.zeros(FILTER_FACTORS), SampledSlopes())))()
+    state = watched(s, Tuning(jnp.zeros(FILTER_FACTORS), SampledSlopes()))
     idle = np.asarray(state.rows[:ROWS, 0]) == 0
     assert (np.asarray(state.slope)[:, :ROWS][:, idle] == 0).all()
     assert np.abs(np.asarray(state.slope)[:, :ROWS]).max() > 1e-3

@@ -111,13 +111,15 @@ def test_the_tail_counts_long_delays_most(rolled) -> None:
     """A job that has been here for 8 s, and one that has just come, of the same graph; another second of both."""
     batch, *_ = rolled
     s = pick(batch, 0)
-    isolated = jnp.asarray(s.workload.isolated)
-    core = begin(s, Learned(Network(jax.random.key(0), SIZES)), jax.random.key(0)).world.core
+    isolated = np.asarray(s.workload.isolated)
+    policy = Learned(Network(jax.random.key(0), SIZES))
+    core = jax.jit(lambda: begin(s, policy, jax.random.key(0)).world.core)()
     times = Amount(jnp.zeros_like(core.job).at[1].set(8), jnp.zeros(core.job.shape))
     core = replace(core, job=core.job.at[:2].set(jnp.arange(2)), arrived=times, now=Amount.of(jnp.asarray(9.0)))
     here = core.job >= 0
+    cost_of = jax.jit(lambda weights: weighted_cost(weights, s, core, here, jnp.asarray(1.0)))
     cost = {
-        name: float(weighted_cost(jnp.asarray(ObjectiveWeights(**{name: 1.0})), s, core, here, jnp.asarray(1.0)))
+        name: float(cost_of(np.asarray(ObjectiveWeights(**{name: 1.0}), np.float32)))
         for name in ObjectiveWeights._fields
     }
     alone = float(isolated[core.graph[0]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from symphony.scheduling.policy import Policy, best_feasible
 from symphony.simulator import run as runs
 from symphony.simulator.next_event import EVENTS
 from symphony.simulator.records import RunRecord
+from symphony.simulator.rollout import STEP_OPTIONS
 from symphony.simulator.run import record, run_traces, simulate
 from symphony.simulator.scenario_source import scenario as drawn
 from symphony.simulator.scenarios import CALM, Disturbances, Scenario, draw, stack
@@ -182,6 +184,12 @@ def tiny(jobs: int) -> Workload:
     return Workload(
         "tiny", (kernel,), (TaskGraph("g", (Task("a", "k"),)),), tuple(Job(0, 0.5 * n) for n in range(jobs))
     )
+
+
+def test_passes_that_xla_flags_leave_out_are_left_out_of_steps() -> None:
+    """Options of a program would replace their list."""
+    assert "xla_disable_hlo_passes" in os.environ["XLA_FLAGS"]
+    assert "xla_disable_hlo_passes" not in STEP_OPTIONS
 
 
 # -------------------------------------------------------------------- policies that misbehave
