@@ -106,9 +106,10 @@ const i4 native_sizes[] = {WIDTH, MEMORY, MAX_CANDIDATES, MAX_CHOICES, MAX_PREEM
 #define FOR_EACH_PROCESSOR
 #endif
 
-static inline f8 max8(f8 a, f8 b) { return a > b ? a : b; }
-static inline f8 min8(f8 a, f8 b) { return a < b ? a : b; }
-static inline f4 max4(f4 a, f4 b) { return a > b ? a : b; }
+/* As Python has them: a where b is NaN. */
+static inline f8 max8(f8 a, f8 b) { return b > a ? b : a; }
+static inline f8 min8(f8 a, f8 b) { return b < a ? b : a; }
+static inline f4 max4(f4 a, f4 b) { return b > a ? b : a; }
 static inline f4 log_part(const Tables *x, f8 value) { /* log of a share, clipped */
     return (f4)max8(min8(log(max8(value, 1e-12)), x->max_log), -x->max_log);
 }
@@ -874,11 +875,12 @@ static void bind_late(Tables *x, const f4 *scores) {
     }
 }
 
-/* One decision: `action`, and what it is about. */
+/* One decision: `action`, and what it is about; -1 where a score is not a number. */
 void native_decide(Tables *x) {
     Scene s;
     f4 scores[MAX_CANDIDATES * MAX_CHOICES], others[MAX_PREEMPTS], waits, best = -INFINITY, other = -INFINITY;
     i8 at = 0, victim = 0, wants = 0;
+    int broken;
     x->stamp++, x->action = WAIT, x->wait_s = INFINITY;
     look_at_devices(x, &s);
     for (i8 device = 0; device < x->devices; device++) wants |= x->wants[device];
@@ -887,11 +889,16 @@ void native_decide(Tables *x) {
     see(x, &s);
     embed_devices(x);
     score(x, scores, others, &waits);
-    for (i8 i = 0; i < x->candidates * x->choices; i++)
+    broken = isnan(waits);
+    for (i8 i = 0; i < x->candidates * x->choices; i++) {
+        broken |= isnan(scores[i]);
         if (scores[i] > best) best = scores[i], at = i;
+    }
     for (i8 i = 0; i < x->others; i++)
         if (others[i] > other) other = others[i], victim = i;
-    if (best >= other && best >= waits) {
+    if (broken) {
+        x->action = -1;
+    } else if (best >= other && best >= waits) {
         x->action = PLACE, x->action_gang = x->candidate[at / x->choices], x->action_device = x->pair_device[at];
         if (x->late && x->placing < 0) bind_late(x, scores);
     } else if (other >= waits) {

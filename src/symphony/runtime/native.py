@@ -31,7 +31,7 @@ from symphony.problem import native_code
 from symphony.problem.arrays import KIND_INDEX, TopologyArrays
 from symphony.problem.topology import SPANS
 from symphony.runtime.live_workload import LiveWorkload
-from symphony.runtime.plain_network import JOB_COLUMNS, PlainAction, PlainNetwork
+from symphony.runtime.plain_network import JOB_COLUMNS, NOT_NUMBERS, PlainAction, PlainNetwork
 from symphony.scheduling.guard import MAX_DELAY, MAX_REGRET, OVERRUN
 from symphony.scheduling.holding import MIN_SHARE, MIN_WAIT_S
 from symphony.scheduling.policy import WAIT
@@ -211,6 +211,8 @@ class NativeTables:
         self._decide(self._address)
         item = self._ints.item
         kind = item(self._action)
+        if kind < 0:
+            raise ValueError(NOT_NUMBERS)
         if kind == WAIT:
             return PlainAction(WAIT, wait_s=self._reals.item(self._wait))
         return PlainAction(kind, item(self._gang), item(self._device))
