@@ -23,7 +23,7 @@ from symphony.policies.features import extract_features
 from symphony.policies.learned import Memory
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.runtime.budget import HEURISTIC, NETWORK, Budget
-from symphony.runtime.native import NativeNetwork, NativeTables
+from symphony.runtime.native import NativeFields, NativeNetwork, NativeTables
 from symphony.runtime.plain_network import NOT_NUMBERS, PlainAction, PlainNetwork
 from symphony.runtime.plain_turn import PlainCore
 from symphony.runtime.scheduler import _budget
@@ -208,6 +208,14 @@ def test_a_network_whose_scores_are_not_numbers_is_not_asked_again(kind: Callabl
             made.plain.turn([event], 0.1 * number, (unknown, unknown))
     assert reasons == [("raised", f"ValueError: {NOT_NUMBERS}")]
     assert made.plain.next_sequence > 5  # the heuristic goes on
+
+
+@needs_native
+def test_arrays_of_another_type_are_not_passed_on() -> None:
+    NativeFields(status=np.zeros(4, bool), job=np.zeros(4, np.int32))
+    for wrong in (np.zeros(4, np.float32), np.zeros(4), np.zeros((4, 2), np.int32)[:, 0]):
+        with pytest.raises(TypeError, match="job"):
+            NativeFields(job=wrong)
 
 
 def test_among_many_devices_a_network_of_other_sizes_decides_in_its_compiled_program() -> None:
