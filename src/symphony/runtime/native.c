@@ -45,7 +45,8 @@ enum { ROW_COLUMNS = 3, OTHER_COLUMNS = 4 };
     A(i4, in_source) A(f4, in_bytes) A(f4, isolated) A(i1, preemptible) A(f4, checkpoint) A(f4, restore)               \
     /* core */                                                                                                         \
     A(i4, job) A(i4, graph) A(i4, home) A(i4, priority) A(f8, arrived) A(i4, unfinished)                               \
-    A(i1, status) A(i4, workers) A(i4, runs_on) A(i4, inputs_left) A(i4, first_device) A(i1, resumed) A(f8, held) A(i4, copies)            \
+    A(i1, status) A(i4, workers) A(i4, runs_on) A(i4, inputs_left) A(i4, first_device) A(i1, resumed)                  \
+    A(f8, held) A(i4, copies)                                                                                          \
     A(i1, up) A(i4, lanes_free) A(i4, queued) A(f8, queued_s) A(i4, memory_free)                                       \
     A(i4, lane_holds) A(f8, lane_since) A(f8, lane_estimate) A(f4, background) A(f4, deviation)                        \
     F(now_s) I(placing) I(placed) I(busy) A(i4, taken)                                                                 \
@@ -62,11 +63,10 @@ enum { ROW_COLUMNS = 3, OTHER_COLUMNS = 4 };
     A(f4, w_waiting0) A(f4, b_waiting0) A(f4, w_waiting1) A(f4, b_waiting1)                                            \
     F(regret) F(remaining) F(critical) F(queue) F(apart) F(idle_bias) A(f4, hidden) A(f4, cell)                        \
     /* constants of the rules */                                                                                       \
-    F(max_log) F(max_backlog_s) F(max_regret) F(max_delay) F(overrun) F(min_share) F(min_wait_s)     \
-    F(masked)                                                                                                          \
+    F(max_log) F(max_backlog_s) F(max_regret) F(max_delay) F(overrun) F(min_share) F(min_wait_s) F(masked)             \
     /* room to work in */                                                                                              \
     I(stamp) A(f8, own) A(f8, load) A(f8, busiest) A(f8, running_s) A(f4, queue_s) A(i1, idle) A(i1, wants)            \
-    A(f8, queue_mean) A(f8, queue_least) A(i8, queue_stamp) A(f8, contention) A(i8, pair_stamp)       \
+    A(f8, queue_mean) A(f8, queue_least) A(i8, queue_stamp) A(f8, contention) A(i8, pair_stamp)                        \
     A(f8, bandwidth) A(i8, bandwidth_stamp) A(f4, row_seen) A(f4, row_features) A(f4, row_first) A(f4, row_second)     \
     A(f4, device_first) A(f4, device_down) A(f4, device_last) A(f4, device_pair) A(i8, device_stamp)                   \
     A(i4, ready) A(i1, allowed_gang) A(i1, overdue_gang) A(f4, key) A(f4, left_s) A(f4, path_s) A(f4, job_columns)     \
@@ -74,8 +74,8 @@ enum { ROW_COLUMNS = 3, OTHER_COLUMNS = 4 };
     /* answers */                                                                                                      \
     I(action) I(action_gang) I(action_device) F(wait_s) I(may_wait) I(candidates) I(choices) I(others)                 \
     A(i4, candidate) A(f4, gang_features) A(i4, pair_device) A(i1, pair_allowed) A(f4, pair_features)                  \
-    A(f4, row_shown) A(f4, device_features) A(f4, scene) A(i4, victim) A(i4, victim_device) A(f4, victim_features)                      \
-    A(f4, other_features)
+    A(f4, row_shown) A(f4, device_features) A(f4, scene) A(i4, victim) A(i4, victim_device)                            \
+    A(f4, victim_features) A(f4, other_features)
 
 #define INT_FIELD(name) i8 name;
 #define REAL_FIELD(name) f8 name;
