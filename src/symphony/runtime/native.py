@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MAX_NATIVE_KINDS = 32  # MAX_KINDS in native.c
 SIZES = (STANDARD.width, STANDARD.memory, STANDARD.gangs, STANDARD.devices, STANDARD.preempts)  # native_sizes there
 TYPES = {"i1": np.int8, "i4": np.int32, "i8": np.int64, "f4": np.float32, "f8": np.float64}
-FORMATS = {"i1": "b?", "i4": "i", "i8": "lq", "f4": "f", "f8": "d"}  # of these types, in buffers
+BUFFER_FORMATS = {"i1": "b?", "i4": "i", "i8": "lq", "f4": "f", "f8": "d"}  # of these types, in buffers
 RULES = {
     "max_log": MAX_LOG,
     "max_backlog_s": MAX_BACKLOG_S,
@@ -102,7 +102,7 @@ class NativeFields:
                 bits.append(int(np.float64(value).view(np.int64)))
             else:
                 view = memoryview(value)
-                if view.format not in FORMATS[kind[:-1]] or not view.c_contiguous:
+                if view.format not in BUFFER_FORMATS[kind[:-1]] or not view.c_contiguous:
                     raise TypeError(f"{name} has the format {view.format!r}, which native.c cannot read")
                 bits.append(value.buffer_info()[0] if isinstance(value, array) else value.ctypes.data)
         self.at, self.bits = np.array([_layout()[name][0] for name in values]), np.array(bits, np.int64)
