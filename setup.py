@@ -21,7 +21,7 @@ native = Extension(
     "symphony._native",
     [str(source) for source in SOURCES],
     define_macros=[("NATIVE_SOURCE", f'"{DIGEST}"')],  # what was compiled: problem/native_code.py takes no other
-    extra_compile_args=["-O3", "-g0"],
+    extra_compile_args=["-O3", "-g0", "-fno-fast-math"],  # whatever CFLAGS says, infinite and NaN have a meaning
     libraries=["m"],
     py_limited_api=True,  # one file name for all versions
     optional=True,  # without a compiler, NumPy does the same

@@ -65,3 +65,11 @@ def test_what_makes_no_sense_is_heard_as_far_as_it_can_be(engine: ByHand) -> Non
     for event in (first, second):
         assert isinstance(event, Finished) and math.isfinite(event.began_s) and event.seconds == 0.0
     assert isinstance(third, Failed) and third.why == DIED
+
+
+@pytest.mark.parametrize("busy_s", [-1.0, math.inf])
+def test_cpu_time_that_cannot_be_is_not_known(engine: ByHand, busy_s: float) -> None:
+    passed = begun(engine, 0)
+    engine.news = [replace(engine.finished(0), busy_s=busy_s)]
+    [event] = passed.poll(0.0)
+    assert isinstance(event, Finished) and math.isnan(event.busy_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -199,6 +201,53 @@ def agree_on_a_whole_cluster() -> None:
         np.testing.assert_allclose(compiled.cov, plain.cov, atol=1e-9)
 
 
+@pytest.fixture(params=["compiled", "NumPy"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both implementations."""
+    if request.param == "NumPy":
+        monkeypatch.setattr(native_code, "library", lambda: None)
+    elif native_code.library() is None:
+        pytest.skip("flow_filter.c was not compiled")
+
+
+@pytest.mark.usefixtures("either")
+def test_what_is_not_a_number_is_no_reading() -> None:
+    event = np.array([[1.0, 0.5], [0.0, 1.0]])
+    belief, nothing = play(event, np.tile([0.5, 0.2], (5, 1)))[-1], reading(np.zeros(2), read=False)
+    expected = flow_filter.update(np, event, P, belief, nothing)
+    row, uses = np.array([[0, 1]]), np.ones((1, 2), bool)
+    for slow, own in [(2.0, math.nan), (2.0, math.inf), (2.0, -math.inf), (math.nan, 0.5), (math.inf, 0.5), (1e9, 0.5)]:
+        bad = RunTimes(np.array([slow]), np.zeros(1), np.ones(1), np.full((1, 2), own), row, uses)
+        for runs in (bad, bad._replace(times=np.ones((1, 2)), freedom=np.full(1, 30.0))):
+            found = flow_filter.update(np, event, P, belief, nothing, runs)
+            np.testing.assert_array_equal(found.mean, expected.mean)
+            np.testing.assert_array_equal(found.cov, expected.cov)
+    for own in (math.nan, math.inf, -math.inf):
+        found = flow_filter.update(np, event, P, belief, reading(np.array([0.5, 0.2]), own=own))
+        np.testing.assert_allclose(found.mean, expected.mean, atol=1e-12)
+
+
+@pytest.mark.usefixtures("either")
+def test_a_row_that_a_run_does_not_use_is_never_its_bottleneck() -> None:
+    """Nothing is known of any load; the route's first row belongs to another machine."""
+    event = np.eye(2)
+    belief, nothing = FlowBelief(np.zeros(2), np.eye(2)), reading(np.zeros(2), read=False)
+    uses, row = np.array([[False, True]]), np.array([[-1, 0]])
+    runs = RunTimes(np.full(1, 2.0), np.zeros(1), np.ones(1), np.zeros((1, 2)), row, uses)
+    found = flow_filter.update(np, event, P, belief, nothing, runs)
+    assert found.mean[0] > 1.0 and found.mean[1] < 0.1
+
+
+@pytest.mark.usefixtures("either")
+def test_one_belief_serves_several_machines() -> None:
+    event = np.random.default_rng(0).random((3, 4, 5))
+    one, rate = flow_filter.start(np, 5, P), np.full((3, 4), 0.7)
+    every = flow_filter.start(np, 5, P, (3,))
+    found, expected = (flow_filter.update(np, event, P, before, reading(rate)) for before in (one, every))
+    np.testing.assert_array_equal(found.mean, expected.mean)
+    np.testing.assert_array_equal(found.cov, expected.cov)
+
+
 @pytest.mark.skipif(native_code.library() is None, reason="flow_filter.c was not compiled")
 @pytest.mark.parametrize(
     ("places", "events", "flows", "devices", "timed"),
@@ -235,13 +284,9 @@ def test_the_compiled_filter_is_that_in_numpy(
         np.testing.assert_allclose(belief.cov, both[1].cov, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_after_thousands_of_windows_a_covariance_is_still_one(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("either")
+def test_after_thousands_of_windows_a_covariance_is_still_one() -> None:
     """What two entries that should be equal differ by must not grow: without care it is 10% after 270 windows."""
-    if compiled and native_code.library() is None:
-        pytest.skip("flow_filter.c was not compiled")
-    elif not compiled:
-        monkeypatch.setattr(native_code, "library", lambda: None)
     event = topology_arrays(sy.topology("machine")).flow_load[0]
     rng, rows = np.random.default_rng(0), len(event)
     p = P._replace(changes=0.01, on_share=0.05, off_std=0.03)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from symphony.estimation.kernels import NO_LOAD, SHARE_LEVELS, Demand, Load, load_of
-from symphony.estimation.runs import CoRunners, PastRun
+from symphony.estimation.runs import MAX_PAST_RUNS, CoRunners, PastRun
 from symphony.runtime.profiles import Profiles
 from tests.runtime.machines import machine
 
@@ -247,3 +247,20 @@ def test_who_has_ended_since_is_remembered() -> None:
     for k in range(4):
         company.ended(ran("stream", k, k + 0.5))
     assert [one.began_s for one in company.since(1.7)] == [3, 2]
+
+
+def test_runs_that_are_reported_late_hide_no_others() -> None:
+    """The end of one with a large value is reported after those of later ones."""
+    company = CoRunners(machine(slots=2))
+    for one in (ran("a", 0.0, 2.0), ran("b", 2.0, 3.0), ran("late", 0.0, 1.0)):
+        company.ended(one)
+    assert [one.kernel for one in company.since(1.5)] == ["b", "a"]
+    assert [one.kernel for one, _ in company.of(ran("mine", 1.5, 3.0), [])] == ["b", "a"]
+
+
+def test_of_short_kernels_all_that_ended_in_a_window_are_remembered() -> None:
+    company = CoRunners(machine(slots=4))
+    for k in range(20_000):
+        company.ended(ran("short", 1e-5 * k, 1e-5 * (k + 1)))
+    assert sum(one.beside(ran("window")) * 1e-5 for one in company.since(0.1)) == pytest.approx(0.1)
+    assert len(company.since(0.0)) == MAX_PAST_RUNS

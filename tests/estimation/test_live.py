@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symphony.estimation.live import MAX_TRACKED_KERNELS, MAX_WEIGHED, LiveEstimator, RunReading
+from symphony.estimation.live import MAX_TRACKED_KERNELS, MAX_WEIGHED, SURE_WINDOWS, LiveEstimator, RunReading
 from symphony.estimation.runs import PastRun
 from symphony.lowering.family import workload as family_workload
 from symphony.problem import topologies
@@ -141,23 +141,26 @@ def test_more_than_the_capacity_is_what_the_capacity_is_then() -> None:
     here = Machine()
     for _ in range(30):
         here.window(0.5)
-    here.window(2.0)
+    for _ in range(SURE_WINDOWS):
+        here.window(2.0)
     for _ in range(30):
         here.window(1.0)
     assert here.load()[0] == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -0.1, 1e9])
-def test_nonsense_leaves_the_belief_as_it_was(wrong: float) -> None:
+def test_nonsense_changes_no_belief_but_how_sure_it_is(wrong: float) -> None:
     here = Machine()
     for _ in range(20):
         here.window(0.3)
     before = here.load()
-    here.window(wrong)
-    here.window(0.3, std=math.nan)
     here.window(0.3, row="elsewhere")
     here.estimator.traffic({"memory": (0.9, 0.01)}, here.now_s, here.now_s)
-    assert here.at(here.now_s - 3 * LENGTH_S)[MEMORY] == pytest.approx(before, rel=1e-6)
+    assert here.at(here.now_s - LENGTH_S)[MEMORY] == pytest.approx(before, rel=1e-6)
+    here.window(wrong)
+    here.window(0.3, std=math.nan)
+    mean, deviation = here.at(here.now_s - 3 * LENGTH_S)[MEMORY]
+    assert mean == pytest.approx(before[0], rel=1e-6) and deviation > before[1]
 
 
 def test_kernels_that_do_not_run_any_more_make_room() -> None:
@@ -380,6 +383,22 @@ def test_many_kernels_are_weighed_in_updates_of_bounded_size(monkeypatch: pytest
     assert max(sizes) == MAX_WEIGHED
 
 
+def test_runs_that_lost_time_in_a_memory_say_nothing_of_processors() -> None:
+    """A tenant of the memory comes while runs wait to be weighed together."""
+    here = Machine(machine(slots=4))
+    timing = here.profiles.timing("k", "small")
+    for _ in range(20):
+        timing.learn(0.0, 0.2)
+    for slow in [1.0, 1.0, 2.5, 2.5, 2.5] * 3:
+        here.now_s += 0.2 * slow
+        own = {1: 0.3} if slow > 1 else {0: 0.25}  # the rows of the memory and of the processors
+        here.estimator.ran(RunReading(0, "k", "small", 0.0, 0.2 * slow, own, here.now_s))
+    here.estimator.weigh(math.inf)
+    mean, _ = here.estimator.believed(here.now_s)
+    assert mean[0] + 0.25 < 1 and mean[1] > 1.5
+    assert timing.seconds(0.0) == pytest.approx(0.2, rel=0.1)
+
+
 def test_wild_runs_are_nobodys_fault() -> None:
     here = timed("a", {"a": 1.0}, 60)
     before = here.profiles.timing("a", "big").seconds(0.0)
@@ -398,7 +417,7 @@ anything = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.floats(0
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("rtw"), anything, anything), min_size=1, max_size=12))
+@given(st.lists(st.tuples(st.sampled_from("rtwo"), anything, anything), min_size=1, max_size=12))
 def test_nothing_makes_it_crash_or_lie(news: list[tuple[str, float, float]]) -> None:
     """Whatever readings come, beliefs are finite, not negative, and never certain."""
     here = Machine(machine(others=1))
@@ -412,7 +431,8 @@ def test_nothing_makes_it_crash_or_lie(news: list[tuple[str, float, float]]) -> 
         elif what == "t":
             here.window(one, two)
         else:
-            here.estimator.ran(RunReading(1, "k", "big", 10.0, one, {2: 1.0, 3: 0.5}, here.now_s))
+            own = {2: 1.0, 3: 0.5} if what == "w" else {2: two}
+            here.estimator.ran(RunReading(1, "k", "big", 10.0, one, own, here.now_s))
             here.estimator.weigh(math.inf)
         mean, deviation = here.estimator.believed(here.now_s)
         assert np.isfinite(mean).all() and (mean >= 0).all()
@@ -438,6 +458,50 @@ def test_a_counter_that_goes_backwards_is_not_read_and_is_reported() -> None:
     assert here.estimator.contradicted() == ["here/big-0/link"]
     play(here, 60, compute=0.5, link=0.4)
     assert here.estimator.contradicted() == []  # it works again
+
+
+def test_processors_whose_counter_went_backwards_once_are_believed_again() -> None:
+    """Of those of several sockets, only the mean is read."""
+    topology = machine()
+    rows = (*topology.resources, Resource("far/compute", "compute", 2, "here"))
+    device = replace(topology.devices[0], name="here/cpu-1", socket="s1", route=(Hop("far/compute"), Hop("memory")))
+    here = Machine(replace(topology, resources=rows, devices=(*topology.devices, device)))
+    at, nothing, together = np.array([0, 2]), np.zeros(2), np.ones(2, bool)
+
+    def windows(count: int, use: float) -> None:
+        for _ in range(count):
+            here.now_s += LENGTH_S
+            here.estimator.rows(at, np.full(2, use), nothing, together, here.now_s)
+
+    windows(10, 0.3)
+    before = here.at(here.now_s)
+    windows(1, -0.3)
+    assert here.estimator.contradicted() == ["cpu/compute", "far/compute"]
+    windows(200, 0.3)
+    assert here.estimator.contradicted() == []
+    for row, (_, deviation) in here.at(here.now_s).items():
+        assert deviation < 1.2 * before[row][1]
+
+
+def test_traffic_that_makes_no_sense_is_reported_and_widens() -> None:
+    here = Machine()
+    for _ in range(20):
+        here.window(0.3)
+    before = here.load()
+    here.window(-0.3)
+    mean, deviation = here.load()
+    assert mean == pytest.approx(before[0], abs=0.02) and deviation > 5 * before[1]
+    assert here.estimator.contradicted() == ["memory"]
+    for _ in range(100):
+        here.window(0.3)
+    assert here.estimator.contradicted() == [] and here.load()[1] < 1.5 * before[1]
+
+
+def test_one_wild_window_is_no_news_of_the_capacity() -> None:
+    here = Machine()
+    for traffic in [0.5] * 20 + [6.0] + [0.5] * 40:
+        here.window(traffic)
+    assert here.load()[0] == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_domain_that_vanishes_is_forgotten() -> None:

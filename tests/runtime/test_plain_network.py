@@ -23,8 +23,8 @@ from symphony.policies.features import extract_features
 from symphony.policies.learned import Memory
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.runtime.budget import HEURISTIC, NETWORK, Budget
-from symphony.runtime.native import NativeNetwork, NativeTables
-from symphony.runtime.plain_network import PlainAction, PlainNetwork
+from symphony.runtime.native import NativeFields, NativeNetwork, NativeTables
+from symphony.runtime.plain_network import NOT_NUMBERS, PlainAction, PlainNetwork
 from symphony.runtime.plain_turn import PlainCore
 from symphony.runtime.scheduler import _budget
 from symphony.runtime.turn import observe
@@ -193,6 +193,29 @@ def test_what_is_kept_between_decisions_is_never_stale(name: str) -> None:
             for row in set(made.workload._used) - taken:
                 made.workload.remove(row)
         assert network.decisions > 20
+
+
+@pytest.mark.parametrize("kind", [PlainNetwork, pytest.param(NativeNetwork, marks=needs_native)])
+def test_a_network_whose_scores_are_not_numbers_is_not_asked_again(kind: Callable[[LateBinding], Any]) -> None:
+    made, reasons = Both.__new__(Both), []
+    made.start(TOPOLOGIES["machine"], 0)
+    budget = Budget(kind(LateBinding(shipped())), 0.0, fall_back=lambda reason, text: reasons.append((reason, text)))
+    made.plain = PlainCore(made.workload, state.empty(made.workload.t, made.workload.w, SHAPES.jobs, np), budget)
+    unknown = np.full(len(made.workload.topology.resources), np.nan, np.float32)
+    for number in range(40):
+        event = made.random_event() if made.workload.free else None
+        if event is not None:
+            made.plain.turn([event], 0.1 * number, (unknown, unknown))
+    assert reasons == [("raised", f"ValueError: {NOT_NUMBERS}")]
+    assert made.plain.next_sequence > 5  # the heuristic goes on
+
+
+@needs_native
+def test_arrays_of_another_type_are_not_passed_on() -> None:
+    NativeFields(status=np.zeros(4, bool), job=np.zeros(4, np.int32))
+    for wrong in (np.zeros(4, np.float32), np.zeros(4), np.zeros((4, 2), np.int32)[:, 0]):
+        with pytest.raises(TypeError, match="job"):
+            NativeFields(job=wrong)
 
 
 def test_among_many_devices_a_network_of_other_sizes_decides_in_its_compiled_program() -> None:

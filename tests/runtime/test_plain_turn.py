@@ -235,6 +235,29 @@ def test_plain_turns_are_the_compiled_ones(name: str, monkeypatch: pytest.Monkey
         assert seen == set(range(happened.WOKEN)) and started > 500
 
 
+@needs_native
+@pytest.mark.parametrize("name", ["machine", "fat-tree:16"])
+def test_the_native_heuristic_is_that_in_python_whatever_is_believed(name: str) -> None:
+    compared = 0
+    for seed in range(6):
+        both = Both.__new__(Both)
+        both.start(TOPOLOGIES[name], seed)
+        both.plain = core = PlainCore(both.workload, state.empty(both.workload.t, both.workload.w, SHAPES.jobs, np))
+        rows = len(both.workload.topology.resources)
+        for number in range(60):
+            event = both.random_event() if both.workload.free else None
+            others = both.rng.choice([0.0, 0.7, 2.0, 1e30, 1e-45, np.nan], (2, rows)).astype(np.float32)
+            core.turn([] if event is None else [event], 0.3 * number, (others[0], others[1]))
+            for gang in (gang for gang, status in enumerate(core.status) if status == RUNNING):
+                able = [d for d, kind in enumerate(core._kind) if core.up[d] and core.runs_on[gang] >> kind & 1]
+                able = [device for device in able if device in core._all_devices]
+                if able:
+                    costs = core._costs(gang, able)
+                    assert core.native.best_device(core, gang) == able[costs.index(min(costs))]
+                    compared += 1
+    assert compared > 300
+
+
 def test_a_core_can_be_taken_over_at_any_time() -> None:
     """What one has scheduled, the other continues."""
     both = Both(TOPOLOGIES["machine"], 1)

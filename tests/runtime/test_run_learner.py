@@ -172,7 +172,7 @@ def test_run_times_that_cannot_be_weighed_do_not_end_the_scheduler(
     cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
 
     def fails(now_s: float) -> list[Any]:
-        raise ValueError("math domain error")
+        raise KeyError("link")
 
     monkeypatch.setattr(cluster._loop.observer.background.estimator, "weigh", fails)
     job = cluster.submit(chain(1))

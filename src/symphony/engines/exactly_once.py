@@ -90,6 +90,8 @@ def _sanitized(event: EngineEvent) -> EngineEvent:
     if isinstance(event, Finished) and not (math.isfinite(event.began_s + event.seconds) and event.seconds >= 0.0):
         log.warning("the engine reports invalid times: work began at %r and took %r s", event.began_s, event.seconds)
         return replace(event, began_s=time.monotonic(), seconds=0.0)
+    if isinstance(event, Finished) and (event.busy_s < 0.0 or event.busy_s == math.inf):
+        return replace(event, busy_s=math.nan)
     if isinstance(event, Failed) and event.why not in REASONS:
         log.warning("the engine reports an unknown reason of a failure: %r", event.why)
         return replace(event, why=DIED)

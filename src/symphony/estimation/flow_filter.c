@@ -64,6 +64,11 @@ static void add_reading(Evidence *e, f8 others, f8 expected, f8 noise, f8 freedo
     e->others[e->readings] = others, e->noise[e->readings++] = noise * factor;
 }
 
+/* False for NaN, and for counters that go backwards. */
+static inline int is_read(const Window *w, i8 at) {
+    return w->read[at] && w->rate[at] >= 0 && w->rate[at] < w->max_rate && fabs(w->own[at]) < w->max_rate;
+}
+
 /* The readings of a window, with the errors of these levels. `halfway`: errors of events are those of a load halfway
    between what was expected and what was read. */
 static void gather(const Window *w, i8 group, const f8 *mean, const f8 *cov, int halfway, Evidence *e) {
@@ -71,7 +76,7 @@ static void gather(const Window *w, i8 group, const f8 *mean, const f8 *cov, int
     e->readings = 0, e->tails = 0;
     for (i8 i = 0; i < w->events; i++) {
         f8 rate = w->rate[at + i], own = w->own[at + i];
-        if (!w->read[at + i] || !(rate >= 0 && rate < w->max_rate)) continue;
+        if (!is_read(w, at + i)) continue;
         f8 *loads = e->loads + e->readings * flows;
         memcpy(loads, w->counts + (at + i) * flows, sizeof(f8) * flows);
         f8 expected = dot(loads, mean, flows), squared = 0.5 * (expected + larger(rate - own, 0));
@@ -81,16 +86,15 @@ static void gather(const Window *w, i8 group, const f8 *mean, const f8 *cov, int
         add_reading(e, rate - own, expected, noise, w->freedom, 0);
     }
     for (i8 run = group * w->runs; run < (group + 1) * w->runs; run++) {
-        f8 busiest = -INFINITY, own = 0, slow = w->slow[run];
+        f8 busiest = 0, own = 0, slow = w->slow[run];
         const f8 *crossed = NULL;
-        int used = 0;
         for (i8 hop = run * w->hops; hop < (run + 1) * w->hops; hop++) {
+            if (!w->uses[hop] || !(fabs(w->run_own[hop]) < w->max_rate)) continue;
             const f8 *loads = w->event + (at + (i8)w->row[hop]) * flows;
-            f8 load = w->uses[hop] ? dot(loads, mean, flows) + w->run_own[hop] : 0;
-            used |= w->uses[hop] != 0;
-            if (load > busiest) busiest = load, own = w->run_own[hop], crossed = loads;
+            f8 load = dot(loads, mean, flows) + w->run_own[hop];
+            if (!crossed || load > busiest) busiest = load, own = w->run_own[hop], crossed = loads;
         }
-        if (!used || !(slow > 0)) continue;
+        if (!crossed || !(slow > 0 && slow < w->max_rate)) continue;
         f8 error = sqrt(w->run_error * w->run_error + w->error[run] * w->error[run]);
         int slowed = slow > 1 + 2 * error, says = slowed || busiest > 1;
         f8 noise = error * slow * error * slow * larger(w->length[run], 1);
@@ -193,8 +197,7 @@ static void predict(const Window *w, i8 group, f8 *mean, f8 *cov) {
     for (i8 flow = 0; flow < flows; flow++) {
         f8 windows = w->windows[group * flows + flow];
         for (i8 at = group * w->events; at < (group + 1) * w->events && windows > 0; at++)
-            if (w->read[at] && w->rate[at] >= 0 && w->rate[at] < w->max_rate && w->counts[at * flows + flow] > 0)
-                windows = 0;
+            if (is_read(w, at) && w->counts[at * flows + flow] > 0) windows = 0;
         kept[flow] = pow(1 - w->changes[flow], windows);
     }
     for (i8 i = 0; i < flows; i++) {

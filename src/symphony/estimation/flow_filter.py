@@ -147,7 +147,8 @@ def update(
     if xp is np and (library := native_code.library()) is not None:
         return _native_update(library, event, p, belief, seen, runs, passed, event if counts is None else counts)
     read = seen.read & (seen.rate >= 0) & (seen.rate < MAX_RATE)  # False for NaN, and for counters that go backwards
-    seen = seen._replace(read=read, rate=xp.where(read, seen.rate, 0.0))
+    read &= xp.abs(seen.own) < MAX_RATE
+    seen = seen._replace(read=read, rate=xp.where(read, seen.rate, 0.0), own=xp.where(read, seen.own, 0.0))
     counted = xp.where(read[..., None], event if counts is None else counts, 0.0)
     belief = forget(xp, p, belief, passed * ~((counted > 0).any(-2)))
     drift = (p.drift * belief.mean) ** 2
@@ -224,7 +225,8 @@ def _native_update(
         pointers += [None if runs.times is None else at(runs.freedom, *places, devices)]
         pointers += [at(getattr(runs, name), *places, devices, hops) for name in _OF_HOPS]
         pointers += [None if runs.times is None else at(runs.times, *places, devices, flows)]
-    mean, cov = (np.array(x, float, order="C") for x in belief)
+    mean = np.array(np.broadcast_to(belief.mean, (*places, flows)), float, order="C")
+    cov = np.array(np.broadcast_to(belief.cov, (*places, flows, flows)), float, order="C")
     pointers += [mean.ctypes.data, cov.ctypes.data]
     sizes = math.prod(places), events, flows, devices, hops, EXPLANATIONS, CLIPPED_FLOWS
     room = np.empty(library.flow_room(*map(ctypes.c_int64, (events, flows, devices, EXPLANATIONS))))
@@ -301,12 +303,13 @@ def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: FlowB
     loads = _apply(event, levels.mean)
     shape = *loads.shape[:-1], *runs.row.shape[-2:]
     row, own, uses = (xp.broadcast_to(x, shape) for x in (runs.row, runs.own, runs.uses))
+    uses = uses & (xp.abs(own) < MAX_RATE)  # False for NaN
     expected = xp.take_along_axis(loads[..., None, :], row, axis=-1) + own
-    expected = xp.where(uses, expected, 0.0)
+    expected = xp.where(uses, expected, -xp.inf)
     hop = expected.argmax(-1)[..., None]
     busiest, own, row = (xp.take_along_axis(x, hop, axis=-1)[..., 0] for x in (expected, own, row))
     counted = xp.take_along_axis(xp.broadcast_to(event, (*shape[:-2], *event.shape[-2:])), row[..., None], axis=-2)
-    ended = uses.any(-1) & (runs.slow > 0)
+    ended = uses.any(-1) & (runs.slow > 0) & (runs.slow < MAX_RATE)
     error = xp.sqrt(p.run_error**2 + runs.error**2)
     slowed = runs.slow > 1 + 2 * error
     says = ended & (slowed | (busiest > 1))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -56,6 +56,7 @@ JUMP_STD = 0.5  # of others' traffic: what is off by more than noise is no noise
 MIN_NOISE_LOAD = 0.02  # load below which traffic is not off by less
 MIN_SATURATED_LOAD = 0.75  # load from which a memory may be full: what its modules promise is never reached
 MAX_CREDIBLE_LOAD = 8.0  # times the capacity: no counter that says more is believed
+SURE_WINDOWS = 3  # in a row that tell of more traffic than the capacity, before the capacity is taken to be more
 MAX_RUN_WINDOWS = 1e4  # longer runs tell no less of others
 MAX_SLOW = 100.0  # times as long as expected: of runs that take longer, no more is believed
 MAX_TRACKED_KERNELS = 32  # beyond that, those that did not run for longest are forgotten
@@ -154,7 +155,8 @@ class LiveEstimator:
         self._machines: dict[int, _Machine] = {}
         self._lock = threading.Lock()
         self._noise, self._noise_windows = PRIOR_NOISE**2 * PRIOR_NOISE_WINDOWS, PRIOR_NOISE_WINDOWS
-        self._whole = 1.0  # the most traffic that was ever seen, in capacities
+        # The most traffic that was ever seen in several windows in a row, in capacities; that in the latest windows.
+        self._whole, self._most = 1.0, deque([0.0] * SURE_WINDOWS, SURE_WINDOWS)
         self._uneven = np.zeros(count)  # variance of others' traffic, for kernels go in phases, and look like others
         self._contradiction = np.zeros(count)  # mean square of what readings differ from what all of them say together
         self._waiting: dict[int, list[RunReading]] = {}  # by device
@@ -187,14 +189,16 @@ class LiveEstimator:
                     read[merged[1:]] = False
                 unseen = np.full(len(event), (READING_ERROR / self._parameters.burst) ** 2)
                 self._update(int(group), machine, Readings(rate, ours, unseen, read), ended_s, counts)
-                self._compare(at[here], (rate - ours - counts @ machine.mean)[slots], rate[slots], read[slots])
+                off = rate - ours - counts @ machine.mean
+                off[merged] = off[merged[:1]]
+                self._compare(at[here], off[slots], rate[slots])
             self._note(at, total, ended_s)
 
-    def _compare(self, at: np.ndarray, off: np.ndarray, rate: np.ndarray, read: np.ndarray) -> None:
+    def _compare(self, at: np.ndarray, off: np.ndarray, rate: np.ndarray) -> None:
         """Of rows whose readings contradict each other or the topology, window after window, little is known."""
         usual = (2 * READING_ERROR * rate) ** 2 + (2 * self._parameters.floor) ** 2
-        beyond = np.where(read & (off**2 > usual), off**2, 0.0)
-        self._contradiction[at] += np.where(read, CONTRADICTION_RATE * (beyond - self._contradiction[at]), 0.0)
+        beyond = np.where(off**2 > usual, off**2, 0.0)
+        self._contradiction[at] += CONTRADICTION_RATE * (beyond - self._contradiction[at])
 
     def contradicted(self) -> list[str]:
         """Rows whose readings are nonsense, or do not fit paths through the machine: bad counters, or topology."""
@@ -203,13 +207,21 @@ class LiveEstimator:
 
     def traffic(self, used: Mapping[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
         """Take in traffic through memories, as a share of their capacity with its deviation, by row."""
-        told = {self._memories[name]: both for name, both in used.items() if name in self._memories}
-        told = {row: (x, std) for row, (x, std) in told.items() if 0 <= x <= MAX_CREDIBLE_LOAD and 0 <= std < math.inf}
-        if not told or ended_s <= began_s:
+        if ended_s <= began_s:
+            return
+        told = {}
+        for row, (x, std) in ((self._memories[name], both) for name, both in used.items() if name in self._memories):
+            if 0 <= x <= MAX_CREDIBLE_LOAD and 0 <= std < math.inf:
+                told[row] = x, std
+                self._contradiction[row] *= 1 - CONTRADICTION_RATE
+            else:
+                self._contradiction[row] = NONSENSE
+        if not told:
             return
         active = self._active(began_s, ended_s)
         with self._lock:
-            self._whole = max(self._whole, *(x - 2 * std for x, std in told.values()))
+            self._most.append(max(x - 2 * std for x, std in told.values()))
+            self._whole = max(self._whole, min(self._most))
             for group in {int(self._group[row]) for row in told}:
                 here = {row: both for row, both in told.items() if self._group[row] == group}
                 self._traffic_of(group, here, {row: active.get(row, {}) for row in here}, ended_s)
@@ -288,6 +300,7 @@ class LiveEstimator:
         False if it says nothing.
         """
         says = bool(run.own) and 0 < run.seconds < math.inf and run.device in self._group_of
+        says = says and all(map(math.isfinite, run.own.values()))
         if says:
             self._waiting.setdefault(run.device, []).append(run)
         return says
@@ -339,9 +352,9 @@ class LiveEstimator:
         for kernel in kernels:
             at = parts[kernel] = [machine.at((part, *kernel)) for part in (FIXED, SLOPE)]
             machine.cov[at, at] += TIME_DRIFT_STD**2
-        by_reading: dict[tuple[int, str, str], list[RunReading]] = {}
-        for run in runs:
-            by_reading.setdefault((run.device, run.kernel, run.kind), []).append(run)
+        by_reading: dict[tuple[object, ...], list[RunReading]] = {}
+        for run in runs:  # those that lost time in a memory are not about what others did to processors
+            by_reading.setdefault((run.device, run.kernel, run.kind, *run.own), []).append(run)
         readings, hops = list(by_reading.values()), max(len(run.own) for run in runs)
         slow, error, windows, freedom = np.zeros((4, len(readings)))
         own, times = np.zeros((len(readings), hops)), np.zeros((len(readings), len(machine.mean)))

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from symphony.problem.topology import Topology
 
 RUN_PIECES = 8  # of the time of a run: company comes and goes
 PIECE_EDGES = np.arange(RUN_PIECES + 1) / RUN_PIECES
-MAX_PAST_RUNS = 1024  # runs that have ended, and may have been beside those that have not
+MAX_PAST_RUNS = 16_384  # runs that have ended: more than can end in a window of counters, with its delay
+MAX_MET_RUNS = 1024  # of these, the latest may have been beside one that ends
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,16 @@ class CoRunners:
         for device, row in enumerate(rows):
             on[row] |= {device} if row is not None else set()
         self._near = [on[row] for row in rows]
-        self._ended: deque[PastRun] = deque(maxlen=MAX_PAST_RUNS)
+        self._ended: deque[PastRun] = deque()  # by their ends
 
     def ended(self, ran: PastRun) -> None:
-        """A run has ended; it is remembered for those that it met."""
-        self._ended.append(ran)
+        """A run has ended; it is remembered for those that it met. Ends are reported nearly in their order."""
+        at = len(self._ended)
+        while at and self._ended[at - 1].ended_s > ran.ended_s:
+            at -= 1
+        self._ended.insert(at, ran)
+        if len(self._ended) > MAX_PAST_RUNS:
+            self._ended.popleft()
 
     def of(self, ran: PastRun, running: Iterable[PastRun]) -> list[tuple[PastRun, float]]:
         """Those beside a run that has ended, with the share of its time."""
@@ -83,5 +89,6 @@ class CoRunners:
 
     def _met(self, ran: PastRun, running: Iterable[PastRun]) -> list[PastRun]:
         """Those that may have run at the same time, wherever."""
-        ended = takewhile(lambda one: one.ended_s > ran.began_s, reversed(self._ended))
+        latest = islice(reversed(self._ended), MAX_MET_RUNS)
+        ended = takewhile(lambda one: one.ended_s > ran.began_s, latest)
         return [*(one for one in ended if one is not ran), *running]

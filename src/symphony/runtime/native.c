@@ -45,7 +45,8 @@ enum { ROW_COLUMNS = 3, OTHER_COLUMNS = 4 };
     A(i4, in_source) A(f4, in_bytes) A(f4, isolated) A(i1, preemptible) A(f4, checkpoint) A(f4, restore)               \
     /* core */                                                                                                         \
     A(i4, job) A(i4, graph) A(i4, home) A(i4, priority) A(f8, arrived) A(i4, unfinished)                               \
-    A(i1, status) A(i4, workers) A(i4, runs_on) A(i4, inputs_left) A(i4, first_device) A(i1, resumed) A(f8, held) A(i4, copies)            \
+    A(i1, status) A(i4, workers) A(i4, runs_on) A(i4, inputs_left) A(i4, first_device) A(i1, resumed)                  \
+    A(f8, held) A(i4, copies)                                                                                          \
     A(i1, up) A(i4, lanes_free) A(i4, queued) A(f8, queued_s) A(i4, memory_free)                                       \
     A(i4, lane_holds) A(f8, lane_since) A(f8, lane_estimate) A(f4, background) A(f4, deviation)                        \
     F(now_s) I(placing) I(placed) I(busy) A(i4, taken)                                                                 \
@@ -62,11 +63,10 @@ enum { ROW_COLUMNS = 3, OTHER_COLUMNS = 4 };
     A(f4, w_waiting0) A(f4, b_waiting0) A(f4, w_waiting1) A(f4, b_waiting1)                                            \
     F(regret) F(remaining) F(critical) F(queue) F(apart) F(idle_bias) A(f4, hidden) A(f4, cell)                        \
     /* constants of the rules */                                                                                       \
-    F(max_log) F(max_backlog_s) F(max_regret) F(max_delay) F(overrun) F(min_share) F(min_wait_s)     \
-    F(masked)                                                                                                          \
+    F(max_log) F(max_backlog_s) F(max_regret) F(max_delay) F(overrun) F(min_share) F(min_wait_s) F(masked)             \
     /* room to work in */                                                                                              \
     I(stamp) A(f8, own) A(f8, load) A(f8, busiest) A(f8, running_s) A(f4, queue_s) A(i1, idle) A(i1, wants)            \
-    A(f8, queue_mean) A(f8, queue_least) A(i8, queue_stamp) A(f8, contention) A(i8, pair_stamp)       \
+    A(f8, queue_mean) A(f8, queue_least) A(i8, queue_stamp) A(f8, contention) A(i8, pair_stamp)                        \
     A(f8, bandwidth) A(i8, bandwidth_stamp) A(f4, row_seen) A(f4, row_features) A(f4, row_first) A(f4, row_second)     \
     A(f4, device_first) A(f4, device_down) A(f4, device_last) A(f4, device_pair) A(i8, device_stamp)                   \
     A(i4, ready) A(i1, allowed_gang) A(i1, overdue_gang) A(f4, key) A(f4, left_s) A(f4, path_s) A(f4, job_columns)     \
@@ -74,8 +74,8 @@ enum { ROW_COLUMNS = 3, OTHER_COLUMNS = 4 };
     /* answers */                                                                                                      \
     I(action) I(action_gang) I(action_device) F(wait_s) I(may_wait) I(candidates) I(choices) I(others)                 \
     A(i4, candidate) A(f4, gang_features) A(i4, pair_device) A(i1, pair_allowed) A(f4, pair_features)                  \
-    A(f4, row_shown) A(f4, device_features) A(f4, scene) A(i4, victim) A(i4, victim_device) A(f4, victim_features)                      \
-    A(f4, other_features)
+    A(f4, row_shown) A(f4, device_features) A(f4, scene) A(i4, victim) A(i4, victim_device)                            \
+    A(f4, victim_features) A(f4, other_features)
 
 #define INT_FIELD(name) i8 name;
 #define REAL_FIELD(name) f8 name;
@@ -106,9 +106,10 @@ const i4 native_sizes[] = {WIDTH, MEMORY, MAX_CANDIDATES, MAX_CHOICES, MAX_PREEM
 #define FOR_EACH_PROCESSOR
 #endif
 
-static inline f8 max8(f8 a, f8 b) { return a > b ? a : b; }
-static inline f8 min8(f8 a, f8 b) { return a < b ? a : b; }
-static inline f4 max4(f4 a, f4 b) { return a > b ? a : b; }
+/* As Python has them: a where b is NaN. */
+static inline f8 max8(f8 a, f8 b) { return b > a ? b : a; }
+static inline f8 min8(f8 a, f8 b) { return b < a ? b : a; }
+static inline f4 max4(f4 a, f4 b) { return b > a ? b : a; }
 static inline f4 log_part(const Tables *x, f8 value) { /* log of a share, clipped */
     return (f4)max8(min8(log(max8(value, 1e-12)), x->max_log), -x->max_log);
 }
@@ -874,11 +875,12 @@ static void bind_late(Tables *x, const f4 *scores) {
     }
 }
 
-/* One decision: `action`, and what it is about. */
+/* One decision: `action`, and what it is about; -1 where a score is not a number. */
 void native_decide(Tables *x) {
     Scene s;
     f4 scores[MAX_CANDIDATES * MAX_CHOICES], others[MAX_PREEMPTS], waits, best = -INFINITY, other = -INFINITY;
     i8 at = 0, victim = 0, wants = 0;
+    int broken;
     x->stamp++, x->action = WAIT, x->wait_s = INFINITY;
     look_at_devices(x, &s);
     for (i8 device = 0; device < x->devices; device++) wants |= x->wants[device];
@@ -887,11 +889,16 @@ void native_decide(Tables *x) {
     see(x, &s);
     embed_devices(x);
     score(x, scores, others, &waits);
-    for (i8 i = 0; i < x->candidates * x->choices; i++)
+    broken = isnan(waits);
+    for (i8 i = 0; i < x->candidates * x->choices; i++) {
+        broken |= isnan(scores[i]);
         if (scores[i] > best) best = scores[i], at = i;
+    }
     for (i8 i = 0; i < x->others; i++)
         if (others[i] > other) other = others[i], victim = i;
-    if (best >= other && best >= waits) {
+    if (broken) {
+        x->action = -1;
+    } else if (best >= other && best >= waits) {
         x->action = PLACE, x->action_gang = x->candidate[at / x->choices], x->action_device = x->pair_device[at];
         if (x->late && x->placing < 0) bind_late(x, scores);
     } else if (other >= waits) {

@@ -31,7 +31,7 @@ from symphony.problem import native_code
 from symphony.problem.arrays import KIND_INDEX, TopologyArrays
 from symphony.problem.topology import SPANS
 from symphony.runtime.live_workload import LiveWorkload
-from symphony.runtime.plain_network import JOB_COLUMNS, PlainAction, PlainNetwork
+from symphony.runtime.plain_network import JOB_COLUMNS, NOT_NUMBERS, PlainAction, PlainNetwork
 from symphony.scheduling.guard import MAX_DELAY, MAX_REGRET, OVERRUN
 from symphony.scheduling.holding import MIN_SHARE, MIN_WAIT_S
 from symphony.scheduling.policy import WAIT
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 MAX_NATIVE_KINDS = 32  # MAX_KINDS in native.c
 SIZES = (STANDARD.width, STANDARD.memory, STANDARD.gangs, STANDARD.devices, STANDARD.preempts)  # native_sizes there
 TYPES = {"i1": np.int8, "i4": np.int32, "i8": np.int64, "f4": np.float32, "f8": np.float64}
+BUFFER_FORMATS = {"i1": "b?", "i4": "i", "i8": "lq", "f4": "f", "f8": "d"}  # of these types, in buffers
 RULES = {
     "max_log": MAX_LOG,
     "max_backlog_s": MAX_BACKLOG_S,
@@ -100,9 +101,9 @@ class NativeFields:
             elif kind == "f8":
                 bits.append(int(np.float64(value).view(np.int64)))
             else:
-                wanted = np.dtype(TYPES[kind[:-1]])
-                size = value.itemsize if isinstance(value, array) else value.dtype.itemsize
-                assert size == wanted.itemsize, name
+                view = memoryview(value)
+                if view.format not in BUFFER_FORMATS[kind[:-1]] or not view.c_contiguous:
+                    raise TypeError(f"{name} has the format {view.format!r}, which native.c cannot read")
                 bits.append(value.buffer_info()[0] if isinstance(value, array) else value.ctypes.data)
         self.at, self.bits = np.array([_layout()[name][0] for name in values]), np.array(bits, np.int64)
 
@@ -211,6 +212,8 @@ class NativeTables:
         self._decide(self._address)
         item = self._ints.item
         kind = item(self._action)
+        if kind < 0:
+            raise ValueError(NOT_NUMBERS)
         if kind == WAIT:
             return PlainAction(WAIT, wait_s=self._reals.item(self._wait))
         return PlainAction(kind, item(self._gang), item(self._device))

@@ -46,6 +46,7 @@ JOB_COLUMNS = [_G.REMAINING, _G.JOB_WORK, _G.SLOWDOWN, _G.AGE, _G.READY, _G.UNFI
 SCALED_CUT = ("kernel", "work", "units", "workers", "runs_on", "preemptible", "parents", "in_start", "out_start")
 _OVER = frozenset((ABSENT, DONE, FINISHED))
 _INF = np.float32(np.inf)
+NOT_NUMBERS = "scores of the network are not numbers"
 
 
 class PlainAction(NamedTuple):
@@ -224,6 +225,8 @@ class PlainNetwork:
         pairs, others, waits, _ = network.score_parts(seen, embedded, self.memory.hidden)
         pair = int(pairs.argmax()) if pairs.size else -1
         best, other = pairs.item(pair) if pairs.size else -math.inf, max(others.tolist(), default=-math.inf)
+        if math.isnan(best) or math.isnan(waits):
+            raise ValueError(NOT_NUMBERS)
         action = PlainAction(WAIT, wait_s=seen.wait_s)
         if best >= other and best >= waits:
             c, d = divmod(pair, pairs.shape[1])

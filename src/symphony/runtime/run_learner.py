@@ -105,7 +105,7 @@ class RunLearner:
         now_s = math.inf if last else max((one.ran.ended_s for one in deferred), default=-math.inf)
         try:
             weighed = self._estimator.weigh(now_s)
-        except (ArithmeticError, ValueError):  # a scheduler that learns less is better than none
+        except Exception:  # a scheduler that learns less is better than none
             log.exception("run times could not be weighed against each other; some are not learned from")
             self._estimator.drop_waiting()
             self._weighing.clear()
