@@ -39,8 +39,8 @@ def stage() -> Stage:
         SnapshotJob(6, (SnapshotTask(0, took_s=4.0, kind="small"),), "ann", arrives_s=500.0),
         SnapshotJob(7, (SnapshotTask(0, delay_s=600.0),), "ann", "to be tried again"),
     ]
-    like = [SnapshotJob(0, (SnapshotTask(0),), priority=-1)]  # later arrivals come last
-    snapshot = Snapshot(machine(), KERNELS, jobs, recent=like, recent_s=50.0)
+    like = [SnapshotJob(0, (SnapshotTask(0),), priority=-1, arrives_s=-50.0)]  # later arrivals come last
+    snapshot = Snapshot(machine(), KERNELS, jobs, recent=like)
     extra = SnapshotJob(0, (SnapshotTask(0),), "ann", "one more")
     return Stage(snapshot, (Addition(1, "small"),), extra, draws=8)
 
@@ -94,7 +94,7 @@ def test_users_that_share_a_cluster_are_served_by_its_rule(stage: Stage) -> None
     ann = [SnapshotJob(n, (SnapshotTask(0),), "ann") for n in range(3, 8)]
     jobs = [*stage.snapshot.jobs[:2], *ann, SnapshotJob(8, (SnapshotTask(0),), "bob", after=(1,))]
     records = {"ann": UserRecord(Usage(100.0, 0.0), {"": Usage(100.0, 0.0)})}
-    like = [SnapshotJob(0, (SnapshotTask(0),), "eve")] * 8
+    like = [SnapshotJob(0, (SnapshotTask(0),), "eve", arrives_s=-float(n)) for n in range(10, 90, 10)]
     extra = SnapshotJob(0, (SnapshotTask(0),), "bob", "one more")
 
     def play(limits: Containment, change: Change | None = None) -> np.ndarray:

@@ -148,6 +148,8 @@ def what_if(
     progress: Callable[[float], None] = lambda share: None,
 ) -> WhatIf:
     """Play the futures as they are and changed, and compare. The answer is about `visible` jobs; None = all."""
+    if change.policy:  # only the simulator plays policies
+        stage = replace(stage, snapshot=replace(stage.snapshot, admission=None))
     now = stage.play(policy=policy, progress=lambda share: progress(share / 2))
     then = stage.play(change, policy, progress=lambda share: progress(0.5 + share / 2))
     known = [

@@ -6,7 +6,8 @@ Drawn for each future, and the same whatever is changed:
     time of each run                                   around that, hidden from policies; of a task that runs, given for
                                                        how long it has run; of a journalled one, as it was where it ran
     load by others                                     from the belief, row by row; constant
-    arrivals                                           like the recent ones, at their rate, for as long again at most
+    arrivals                                           like the recent ones, at the rate of the last few or of all, for
+                                                       as long again at most
 
 Where users share the cluster, its own rule of admission plays (`rehearsal`): priorities change with what users have
 used, and the simulator's do not. Work then waits for a device instead of in its queue, and own work does not contend.
@@ -45,6 +46,7 @@ from symphony.simulator.scenarios import BELIEFS, CALM, Scenario, ScenarioArrays
 
 FUTURES = 32
 MAX_ARRIVALS = 64  # of a future
+MIN_RATED = 8  # arrivals of which their rate is drawn
 NOISE_STRIDE = 31  # the simulator's factor of gang i of job j is number 31 j + i
 FAR_S = 1e8
 MIN_LEFT_S, MAX_TASK_S = 1e-4, 1e7  # of a running task
@@ -97,7 +99,7 @@ class Stage:
         policy: Policy | str = PLAY_POLICY,
         progress: Callable[[float], None] | None = None,
     ) -> PlayedTimes:
-        """The outcome of all jobs; `policy` decides unless the change names another."""
+        """The outcome of all jobs. In the simulator, `policy` decides unless the change names another."""
         change = change or Change()
         chosen = named(change.policy) if change.policy else named(policy) if isinstance(policy, str) else policy
         if chosen.cheats:
@@ -309,13 +311,17 @@ def _draw(stage: Stage) -> _Draws:
     )
     loads = np.maximum(mean + deviation * rng.normal(size=(draws, len(mean))), 0.0)
     recent = stage.recent
-    many = MAX_ARRIVALS if recent and s.recent_s > 0 else 0
+    ages_s = np.sort([-job.arrives_s for job in recent])
+    many = MAX_ARRIVALS if recent and ages_s[-1] > 0 else 0
     arrives_s = np.full((draws, many), np.inf)
     like = np.zeros((draws, many), int)
     if many:
         # They go on for more than k times as long again with probability 1 / (1 + k): an uninformative prior.
-        lasts_s = s.recent_s * np.minimum(1.0, 1 / rng.uniform(size=(draws, 1)) - 1)
-        gap_s = s.recent_s / rng.gamma(len(recent), size=(draws, 1))  # a few arrivals do not tell their rate
+        lasts_s = ages_s[-1] * np.minimum(1.0, 1 / rng.uniform(size=(draws, 1)) - 1)
+        # Their rate may have changed at any time, and a few arrivals do not tell it.
+        least = min(MIN_RATED, len(recent))
+        last = np.exp(rng.uniform(np.log(least), np.log(len(recent) + 1), (draws, 1))).astype(int)
+        gap_s = np.maximum(ages_s[last - 1], MIN_LEFT_S) / rng.gamma(last)
         arrives_s = np.cumsum(gap_s * rng.exponential(size=(draws, many)), axis=1)
         arrives_s = np.where(arrives_s <= lasts_s, arrives_s, np.inf)
         like = rng.integers(0, len(recent), arrives_s.shape)
@@ -410,7 +416,7 @@ def _play(stage: Stage, change: Change, policy: Policy, progress: Callable[[floa
     if not played:
         return PlayedTimes(start_s, finish_s, np.zeros(stage.draws), int(exists.sum()))
     failing = sorted(devices_of(t, change.fail, "--fail")) if change.fail else []
-    if s.admission is not None:
+    if s.admission is not None and not change.policy:
         return _rehearsed(stage, change, played, exists, failing, progress)
     batch, gone = _batch(stage, change, played, exists, failing)
     present = sum(1 for g in played if _arrival(stage, g) <= 0)

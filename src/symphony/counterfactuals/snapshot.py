@@ -94,6 +94,5 @@ class Snapshot:
     slots: int = 16  # jobs that the policy considers at once
     loads: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by others, by row: mean and deviation
     down: frozenset[int] = frozenset()  # devices
-    recent: Sequence[SnapshotJob] = ()  # that arrived in the last `recent_s`: examples of what will arrive
-    recent_s: float = 0.0
+    recent: Sequence[SnapshotJob] = ()  # that have arrived (`arrives_s` < 0): examples of what will arrive
     admission: Admission | None = None  # as it is now, without jobs; None: jobs are admitted in order

@@ -274,9 +274,10 @@ class Futures:
         recent = [job for job in latest if job is not None and now - job.accepted_s < RECENT_S]
         known = self._stored([job.id for job in recent])
         recent = [job for job in recent if job.id in known]
-        like = [_snapshot_job(job, table.tasks(known[job.id])) for job in recent]
-        span_s = now - min((job.accepted_s for job in recent), default=now)
-        found = service.cluster.snapshot(table, present, service.limits.at_once, like, span_s)
+        like = [
+            _snapshot_job(job, table.tasks(known[job.id]))._replace(arrives_s=job.accepted_s - now) for job in recent
+        ]
+        found = service.cluster.snapshot(table, present, service.limits.at_once, like)
         if not self._is_shared([*jobs, *recent]):
             return found
         rule = PlayedAdmission(service.running.queue, service.state.users, service.limits.at_once, now)
@@ -381,8 +382,6 @@ class Futures:
                 )
         else:
             snapshot = self.snapshot(table)
-            if asked.policy:  # only the simulator plays policies, with jobs in order
-                snapshot = replace(snapshot, admission=None)
         extra = None
         if tasks is not None and (sent := asked.submit) is not None:
             extra = SnapshotJob(

@@ -61,7 +61,7 @@ def seconds(value: float) -> str:
     """A time in words, to two or three digits."""
     if not math.isfinite(value):
         return "never"
-    return show(value, "seconds", 3 if value >= 10 else 2)
+    return show(value, "seconds", 3 if abs(value) >= 10 else 2)
 
 
 def spelled(band: Band) -> str:

@@ -102,7 +102,7 @@
     released = new Promise((resolve) => { end = resolve; });
   }, true);
   for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(release), true);
-  addEventListener("pointermove", (event) => { if (released && !event.buttons) release(); }, true);
+  addEventListener("pointermove", (event) => { if (!event.buttons && (event.movementX || event.movementY)) release(); }, true);
   addEventListener("blur", (event) => { if (event.target === window) release(); }, true);
 
   // Make an element like another one, and keep what is alike. Elements with an id are matched by it.
