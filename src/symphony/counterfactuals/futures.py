@@ -483,7 +483,7 @@ def _rehearsed(
     tasks: dict[int, list[int]] = {}  # of each job
     for p, n in enumerate(stage.layout.job.tolist()):
         tasks.setdefault(n, []).append(p)
-    factor, here = stage.drawn.factor.copy(), []
+    factor, here = d.factor.copy(), []
     youngest = max((job.job for job in stage.jobs), default=0) + 1
     for n in (n for g in played for n in stage.groups[g]):
         job, runs_on = stage.jobs[n], []
