@@ -180,10 +180,12 @@ def test_a_click_during_an_update_is_not_lost(visit: Visit) -> None:
     page.problems.clear()
 
 
-@pytest.mark.slow  # two processes start to play, and may have to compile
+@pytest.mark.slow  # two processes start to play
 def test_a_question_what_if_is_answered_and_wrong_names_are_refused_at_once(visit: Visit) -> None:
     page = visit.page
     waits = visit.cluster.submit(one(wait_for, str(visit.folder / "never")))
+    with visit.here.connect("bob") as bob:  # with several users, nothing has to be compiled
+        other = bob.submit(one(wait_for, str(visit.folder / "never")))
     visit.open("/ui/whatif")
     for field, wrong, names in (("without", "hree", "here"), ("fail", "nowhere", "here"), ("more", "3×gpu9", "small")):
         page.run(
@@ -204,6 +206,8 @@ def test_a_question_what_if_is_answered_and_wrong_names_are_refused_at_once(visi
     page.press("summary")
     page.until(f"document.querySelector('#forecasts a[href=\"/ui/jobs/{waits.id}\"]')")
     waits.cancel()
+    with visit.here.connect("bob") as bob:
+        bob.job(other.id).cancel()
 
 
 def test_what_changed_before_the_stream_was_open_is_shown(visit: Visit) -> None:
