@@ -5,10 +5,11 @@ calibrated from the outcomes before it, so that all figures are of held-out outc
 
 - simulator: runs of a drawn workload whose true times nobody knows: typical times of kernels differ from the belief by
   15%, those of runs by 20%. Asked three times in each run, for all jobs in the system.
+- virtual: a service in virtual time, with naps of two users and more jobs than are admitted at once.
 - local: real processes of `sy.local` on this machine, which may be busy; naps of drawn lengths, in graphs.
 - service: the same through HTTP, for two users, with more jobs than are admitted at once.
 
-Kind to forecasts: tasks of the last two nap, so that they do not slow each other down; kernels come again and again.
+Kind to forecasts: tasks of the last three nap, so that they do not slow each other down; kernels come again and again.
 Unkind: this machine is shared, the first runs are of kernels of which nothing is known, and arrivals end.
 """
 
@@ -60,7 +61,7 @@ from tests.whole_system.virtual_time import Clock, keeping_time
 SECTIONS = ("simulator", "virtual", "local", "service")
 SEEDS, RUNS, JOBS = 12, 1, 180  # of the simulator, of real processes, jobs of such a run
 ASK_EVERY_S = 1.0
-VIRTUAL_RUNS, SLOTS, LONGER, VIRTUAL_ASK_S = 1, 4, 30.0, 60.0  # longer naps
+VIRTUAL_RUNS, SLOTS, LONGER, VIRTUAL_ASK_S = 8, 4, 30.0, 60.0  # longer naps
 LOADS, PERIOD = (1.4, 0.7), 60  # the load that arrives, and for how many jobs
 BELIEF_STD, NOISE_STD = 0.15, 0.2
 ASKED = (0.25, 0.5, 0.75)  # of the time until the last arrival
@@ -148,10 +149,10 @@ def snapshot_of(run: RunRecord, work: Workload, topology: sy.Topology, at_s: flo
             SnapshotTask(work.kernel_index[task.kernel], tuple(a for a, b, _ in graph.gang_edges if b == n),
                     len(gang.tasks), task.size, task.units)
             for n, (gang, task) in enumerate((g, {t.name: t for t in graph.tasks}[g.tasks[0]]) for g in graph.all_gangs)
-        ))
-        for graph in (work.graphs[job.graph] for job in recent)
+        ), arrives_s=job.arrival_s - at_s)
+        for job, graph in ((job, work.graphs[job.graph]) for job in recent)
     ]  # fmt: skip
-    return Snapshot(topology, beliefs, jobs, recent=like, recent_s=at_s)
+    return Snapshot(topology, beliefs, jobs, recent=like)
 
 
 # ----------------------------------------------------------------------------------------------------------- naps

@@ -83,11 +83,16 @@ def test_what_show_writes_parse_reads(value: float, dimension: str) -> None:
         (7200.0, "seconds", "2 h"),
         (0.0015, "seconds", "1.5 ms"),
         (0.0, "seconds", "0 s"),
+        (-5400.0, "seconds", "-90 min"),
         (3.0, "number", "3"),
     ],
 )
 def test_show(value: float, dimension: str, text: str) -> None:
     assert units.show(value, dimension) == text
+
+
+def test_digits_are_those_of_the_unit_that_is_shown() -> None:
+    assert units.show(41_688.0, "seconds", 2) == "12 h" and units.show(780_120.0, "seconds", 2) == "220 h"
 
 
 def test_an_integer_too_large_for_a_float_is_refused() -> None:

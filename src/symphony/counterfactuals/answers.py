@@ -49,12 +49,12 @@ def reasons(job: SnapshotJob, admitted: bool) -> Counter[str]:
 
 
 def ahead(snapshot: Snapshot, played: PlayedTimes, number: int) -> list[tuple[int, float]]:
-    """Jobs with work on the devices that a job could use, which run or come before it: seconds of work, most first."""
+    """Jobs with work on the devices that a job could use, which run or start before it: seconds of work, most first."""
     me = snapshot.jobs[number]
     kinds = {kind for task in me.tasks for kind in _kinds(snapshot, task.kernel)}
     found: defaultdict[int, float] = defaultdict(float)
     for n, job in enumerate(snapshot.jobs):
-        before = (job.priority, number) > (me.priority, n)
+        before = float(np.mean(played.start_s[:, n] < played.start_s[:, number])) > 0.5
         for task in job.tasks if n != number else ():
             shared = kinds & _kinds(snapshot, task.kernel)
             if shared and task.devices:
@@ -148,6 +148,8 @@ def what_if(
     progress: Callable[[float], None] = lambda share: None,
 ) -> WhatIf:
     """Play the futures as they are and changed, and compare. The answer is about `visible` jobs; None = all."""
+    if change.policy:  # only the simulator plays policies
+        stage = replace(stage, snapshot=replace(stage.snapshot, admission=None))
     now = stage.play(policy=policy, progress=lambda share: progress(share / 2))
     then = stage.play(change, policy, progress=lambda share: progress(0.5 + share / 2))
     known = [
@@ -225,7 +227,7 @@ def _what_if_text(made: WhatIf) -> str:
         lines.append(f"{what}, {made.jobs} job{'s' if made.jobs != 1 else ''} would take {effect}.")
     if made.stranded:
         count = len(made.stranded)
-        shown = ", ".join(map(str, made.stranded[:5])) + (" …" if count > 5 else "")
+        shown = ", ".join(map(str, made.stranded[:5])) + (f" and {count - 5} more" if count > 5 else "")
         lines.append(f"{count} job{'s' if count > 1 else ''} could not run at all: no device is left for {shown}.")
     if not lines:
         lines.append(f"{what}, nothing changes: there are no jobs to compare.")

@@ -6,7 +6,11 @@ Drawn for each future, and the same whatever is changed:
     time of each run                                   around that, hidden from policies; of a task that runs, given for
                                                        how long it has run; of a journalled one, as it was where it ran
     load by others                                     from the belief, row by row; constant
-    arrivals                                           like the recent ones, at their rate, for as long again at most
+    arrivals                                           like the recent ones, at the rate of the last few or of all, for
+                                                       as long again at most
+
+Where users share the cluster, its own rule of admission plays (`rehearsal`): priorities change with what users have
+used, and the simulator's do not. Work then waits for a device instead of in its queue, and own work does not contend.
 
 Shapes are padded coarsely, and devices that a change may add are there from the start but do not exist, so that one
 compiled program plays all changes of a snapshot, and later snapshots.
@@ -25,6 +29,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri, stdtrit
 
 from symphony.counterfactuals.change import Addition, Change, devices_of, extended
+from symphony.counterfactuals.rehearsal import RehearsedJob, rehearse
 from symphony.counterfactuals.resume import Resume
 from symphony.counterfactuals.snapshot import Snapshot, SnapshotJob, SnapshotTask
 from symphony.policies import PLANNER, named
@@ -41,12 +46,14 @@ from symphony.simulator.scenarios import BELIEFS, CALM, Scenario, ScenarioArrays
 
 FUTURES = 32
 MAX_ARRIVALS = 64  # of a future
+MIN_RATED = 8  # arrivals of which their rate is drawn
 NOISE_STRIDE = 31  # the simulator's factor of gang i of job j is number 31 j + i
 FAR_S = 1e8
 MIN_LEFT_S, MAX_TASK_S = 1e-4, 1e7  # of a running task
 PLAY_POLICY = "eft-belief"  # in place of the planner, whose training jobs have forecasts of their own
 COARSE = 4  # factor between padded sizes
 CANDIDATES = 4_096  # from which draws are chosen that agree with how long tasks have run …
+MAX_ALIKE = 32  # devices of a kind whose loads are looked at, where users share the cluster
 TAIL_DEGREES, MAX_DEVIATIONS = 4.0, 6.0  # … with tails of this many degrees of freedom, up to so many deviations
 
 
@@ -92,7 +99,7 @@ class Stage:
         policy: Policy | str = PLAY_POLICY,
         progress: Callable[[float], None] | None = None,
     ) -> PlayedTimes:
-        """The outcome of all jobs; `policy` decides unless the change names another."""
+        """The outcome of all jobs. In the simulator, `policy` decides unless the change names another."""
         change = change or Change()
         chosen = named(change.policy) if change.policy else named(policy) if isinstance(policy, str) else policy
         if chosen.cheats:
@@ -304,13 +311,17 @@ def _draw(stage: Stage) -> _Draws:
     )
     loads = np.maximum(mean + deviation * rng.normal(size=(draws, len(mean))), 0.0)
     recent = stage.recent
-    many = MAX_ARRIVALS if recent and s.recent_s > 0 else 0
+    ages_s = np.sort([-job.arrives_s for job in recent])
+    many = MAX_ARRIVALS if recent and ages_s[-1] > 0 else 0
     arrives_s = np.full((draws, many), np.inf)
     like = np.zeros((draws, many), int)
     if many:
         # They go on for more than k times as long again with probability 1 / (1 + k): an uninformative prior.
-        lasts_s = s.recent_s * np.minimum(1.0, 1 / rng.uniform(size=(draws, 1)) - 1)
-        gap_s = s.recent_s / rng.gamma(len(recent), size=(draws, 1))  # a few arrivals do not tell their rate
+        lasts_s = ages_s[-1] * np.minimum(1.0, 1 / rng.uniform(size=(draws, 1)) - 1)
+        # Their rate may have changed at any time, and a few arrivals do not tell it.
+        least = min(MIN_RATED, len(recent))
+        last = np.exp(rng.uniform(np.log(least), np.log(len(recent) + 1), (draws, 1))).astype(int)
+        gap_s = np.maximum(ages_s[last - 1], MIN_LEFT_S) / rng.gamma(last)
         arrives_s = np.cumsum(gap_s * rng.exponential(size=(draws, many)), axis=1)
         arrives_s = np.where(arrives_s <= lasts_s, arrives_s, np.inf)
         like = rng.integers(0, len(recent), arrives_s.shape)
@@ -405,6 +416,8 @@ def _play(stage: Stage, change: Change, policy: Policy, progress: Callable[[floa
     if not played:
         return PlayedTimes(start_s, finish_s, np.zeros(stage.draws), int(exists.sum()))
     failing = sorted(devices_of(t, change.fail, "--fail")) if change.fail else []
+    if s.admission is not None and not change.policy:
+        return _rehearsed(stage, change, played, exists, failing, progress)
     batch, gone = _batch(stage, change, played, exists, failing)
     present = sum(1 for g in played if _arrival(stage, g) <= 0)
     chosen = Resume(policy, jax.device_put(_devices(stage, exists)), jax.device_put(np.int32(present)))
@@ -437,7 +450,7 @@ def _play(stage: Stage, change: Change, policy: Policy, progress: Callable[[floa
 
 
 def _arrival(stage: Stage, group: int) -> float:
-    return max(0.0, min(stage.jobs[n].arrives_s for n in stage.groups[group]))
+    return max(0.0, min(stage.jobs[n].begins_s for n in stage.groups[group]))
 
 
 def _devices(stage: Stage, exists: np.ndarray) -> np.ndarray:
@@ -449,6 +462,87 @@ def _devices(stage: Stage, exists: np.ndarray) -> np.ndarray:
             if task.devices and exists[list(task.devices)].all():
                 found[row, n, : len(task.devices)] = task.devices
     return found
+
+
+def _rehearsed(
+    stage: Stage,
+    change: Change,
+    played: Sequence[int],
+    exists: np.ndarray,
+    failing: Sequence[int],
+    progress: Callable[[float], None],
+) -> PlayedTimes:
+    """The futures of a cluster that users share, by its own rule."""
+    s, t, d = stage.snapshot, stage.topology, stage.drawn
+    assert s.admission is not None
+    kinds = [t.kinds.index(t.kind_of[device.kind]) for device in t.devices]
+    lanes = [[0.0] * (t.kinds[kind].slots if there else 0) for kind, there in zip(kinds, exists, strict=True)]
+    for device in failing:
+        lanes[device] = [change.fail_s] * len(lanes[device])
+    gone = {*np.flatnonzero(~exists).tolist(), *failing}
+    tasks: dict[int, list[int]] = {}  # of each job
+    for p, n in enumerate(stage.layout.job.tolist()):
+        tasks.setdefault(n, []).append(p)
+    factor, here = d.factor.copy(), []
+    youngest = max((job.job for job in stage.jobs), default=0) + 1
+    for n in (n for g in played for n in stage.groups[g]):
+        job, runs_on = stage.jobs[n], []
+        for p, task in zip(tasks[n], job.tasks, strict=True):
+            runs = bool(task.devices) and gone.isdisjoint(task.devices)
+            runs_on.append(kinds[task.devices[0]] if runs else -1)
+            if task.devices and not runs:
+                factor[:, p] = 1.0  # it starts anew
+            for device in task.devices if runs else ():
+                lanes[device] = lanes[device][1:]
+        job = job._replace(priority=change.priority.get(job.job, job.priority))
+        here.append((n, job if stage.jobs[n] is not stage.extra else job._replace(job=youngest), tasks[n], runs_on))
+    free_s: list[list[float]] = [[] for _ in t.kinds]
+    for kind, some in zip(kinds, lanes, strict=True):
+        free_s[kind] += some
+    took_s = _seconds(stage, stage.all_tasks, exists) * factor[:, :, None]
+    like_took_s = [_seconds(stage, job.tasks, exists) for job in stage.recent]
+    spread = [np.asarray([_noise(s, task) for task in job.tasks]) for job in stage.recent]
+    start_s, finish_s = (np.full((stage.draws, len(stage.jobs)), np.inf) for _ in range(2))
+    used_s = np.zeros(stage.draws)
+    for k in range(stage.draws):
+        mine_s = took_s[k].tolist()
+        jobs = [RehearsedJob(job, [mine_s[p] for p in mine], runs_on) for _, job, mine, runs_on in here]
+        for f in np.flatnonzero(d.arrives_s[k] < np.inf).tolist():
+            like = d.like[k, f]
+            noise = np.exp(spread[like] * d.noise[k, f, : len(spread[like])])
+            job = stage.recent[like]._replace(job=youngest + 1 + f, arrives_s=float(d.arrives_s[k, f]))
+            jobs.append(RehearsedJob(job, (like_took_s[like][k] * noise[:, None]).tolist()))
+        rehearse(s.admission.copy(), free_s, jobs)
+        for (n, job, *_), one in zip(here, jobs, strict=False):
+            start_s[k, n], finish_s[k, n] = 0.0 if job.runs else one.first_s, one.ended_s
+            used_s[k] += one.took_s
+        progress((k + 1) / stage.draws)
+    return PlayedTimes(start_s, finish_s, used_s, int(exists.sum()))
+
+
+def _seconds(stage: Stage, tasks: Sequence[SnapshotTask], exists: np.ndarray) -> np.ndarray:
+    """Seconds f[K, P, Y] of tasks on each device kind, slowed by the load of others; inf = cannot run there."""
+    s, d = stage.snapshot, stage.drawn
+    t, w, kinds = stage.arrays.topology, stage.arrays.workload, stage.topology.kinds
+    known: dict[tuple[int, float, float], int] = {}
+    which = [known.setdefault((task.kernel, _rounded(task.size), task.units), len(known)) for task in tasks]
+    found = np.full((stage.draws, len(known), len(kinds)), np.inf)
+    loads = np.zeros((stage.draws, len(t.capacity)))
+    loads[:, : d.loads.shape[1]] = d.loads
+    for y, kind in enumerate(kinds):
+        devices = np.flatnonzero(exists & (np.asarray(t.device_kind)[: len(exists)] == y))
+        devices = devices[:: max(len(devices) // MAX_ALIKE, 1)]
+        rows, row_kinds = np.asarray(t.route_row)[devices], np.asarray(t.route_kind)[devices]
+        for u, (kernel, size, units) in enumerate(known):
+            profiled = s.kernels[kernel].kernel
+            profile = profiled.on(kind)
+            if profile is None or not len(devices):
+                continue
+            work = profiled.work(size)
+            need = (w.demand_fixed[kernel, y] + work * w.demand_work[kernel, y])[row_kinds] / t.capacity[rows]
+            slow = np.where(need > 0, np.maximum(loads[:, rows] + need, 1.0), 1.0).max(axis=-1).mean(axis=-1)
+            found[:, u, y] = profile.seconds(work) * units * d.speed[:, kernel, y] * slow
+    return found[:, which]
 
 
 def _batch(

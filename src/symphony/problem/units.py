@@ -56,12 +56,14 @@ def parse(value: str | float, dimension: str, *, where: str = "") -> float:
     return float(value)
 
 
-def show(value: float, dimension: str) -> str:
-    """The inverse of `parse`, rounded to four digits."""
+def show(value: float, dimension: str, digits: int = 4) -> str:
+    """The inverse of `parse`, rounded to so many digits, at most four."""
     if dimension == "seconds":
+        if value < 0:
+            return f"-{show(-value, dimension, digits)}"
         for unit, factor in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
             if value >= factor * (2 if factor >= 60 else 1):
-                return f"{value / factor:.4g} {unit}"
+                return f"{float(f'{value / factor:.{digits}g}'):.4g} {unit}"
         return f"{value:.3g} s"
     if dimension in ("bytes", "bytes/s"):
         tail = "/s" if dimension == "bytes/s" else ""

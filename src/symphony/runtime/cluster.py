@@ -329,12 +329,9 @@ class Cluster(FunctionCalls[ClusterJob]):
         jobs: Sequence[SnapshotJob],
         slots: int,
         recent: Sequence[SnapshotJob] = (),
-        recent_s: float = 0.0,
     ) -> Snapshot:
         """These jobs, and the cluster as it is now."""
-        return Snapshot(
-            self.topology, table.beliefs, jobs, slots, self.others, self._loop.down, recent, recent_s if recent else 0.0
-        )
+        return Snapshot(self.topology, table.beliefs, jobs, slots, self.others, self._loop.down, recent)
 
     def when(self, job: ClusterJob, share: float = SHARE) -> Outlook:
         """When a job starts and ends, with bands that hold with probability `share`."""
@@ -362,9 +359,8 @@ class Cluster(FunctionCalls[ClusterJob]):
             for one, tasks in present
         ]
         came = [(asked_s - at_s, tasks) for at_s, tasks in list(self._arrived) if asked_s - at_s < RECENT_S]
-        recent = [SnapshotJob(0, table.tasks(tasks)) for _, tasks in came]
-        span_s = max((ago_s for ago_s, _ in came), default=0.0)
-        stage = Stage(self.snapshot(table, jobs, self._at_once, recent, span_s), seed=len(self.record.scored))
+        recent = [SnapshotJob(0, table.tasks(tasks), arrives_s=-ago_s) for ago_s, tasks in came]
+        stage = Stage(self.snapshot(table, jobs, self._at_once, recent), seed=len(self.record.scored))
         played = self._player.call(Stage.play, stage, None, self.policy)
         age_s, found = time.monotonic() - asked_s, {}
         for number, (state, _) in enumerate(present):

@@ -102,5 +102,6 @@ def _sketch(run: TaskRun, reads: tuple[int, ...], devices: Mapping[str, int], no
             units=float(units),
             devices=tuple(devices[name] for name in attempt.devices) if attempt is not None and runs else (),
             elapsed_s=0.0 if attempt is None or not runs or training is not None else max(now_s - attempt.sent_s, 0.0),
+            delay_s=max(run.retry_s - now_s, 0.0),
         ),
     )

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -21,10 +21,11 @@ import sqlalchemy as sa
 
 from symphony.counterfactuals import answers
 from symphony.counterfactuals.change import Change, addition, devices_of, extended
-from symphony.counterfactuals.futures import PlayedTimes, Stage, typical_s
+from symphony.counterfactuals.futures import PlayedTimes, Stage
 from symphony.counterfactuals.outlook import Outlook, outlook, outlook_of
 from symphony.counterfactuals.record import SHARE, Forecast, Record
 from symphony.counterfactuals.snapshot import Snapshot, SnapshotJob, SnapshotTask
+from symphony.engines.containment import QUOTAS
 from symphony.policies import named
 from symphony.problem.errors import (
     BusyError,
@@ -34,7 +35,6 @@ from symphony.problem.errors import (
     UnavailableError,
     UnknownJobError,
 )
-from symphony.problem.topology import Topology
 from symphony.runtime.jobs import DONE, RUNNING
 from symphony.runtime.player import Player
 from symphony.runtime.snapshots import KernelTable, TaskSketch
@@ -43,15 +43,14 @@ from symphony.service.blobs import named_in
 from symphony.service.forecast_cache import ForecastCache
 from symphony.service.journal import read_events
 from symphony.service.ledger import Transaction
+from symphony.service.played_admission import PlayedAdmission
 from symphony.service.service import Service
-from symphony.service.shares import MIN_LEAD_S, FairQueue
 from symphony.service.state import FINISHED, RUN_ENDINGS, ServiceJob
 from symphony.service.tokens import ADMIN, Token
 from symphony.training_jobs.job_forecast import Band, seconds, spelled
 
 log = logging.getLogger("symphony.service")
 RECENT_S, MAX_RECENT = 3_600.0, 64  # jobs that tell how others will arrive: how long ago, and how many
-MAX_FAIR = 500  # waiting jobs that are put in the order of fair shares; those behind are in the order of their numbers
 MAX_JOBS = 20_000  # of a play
 PLAYED_TASKS = 12_000  # tasks times draws of a play of the present …
 PLAYED_HISTORY = 160_000  # … and of a what-if
@@ -253,72 +252,42 @@ class Futures:
         """The state at present."""
         service = self._service
         cluster = {state.number: (state, tasks) for state, tasks in service.cluster.jobs_now()}
+        admitted = service.running.queue.under_way.copy()
         jobs = list(service.state.open.values())
         under_way = [service.state.open[number] for number in cluster if number in service.state.open]
-        order = [*under_way, *self._in_order([job for job in jobs if job.id not in cluster])][:MAX_JOBS]
-        stored = self._stored([job.id for job in order if job.id not in cluster])
-        tasks = {
-            job.id: table.tasks(
-                cluster[job.id][1] if job.id in cluster else _unfinished(stored.get(job.id, []), job.done or ())
-            )
-            for job in order
-        }
+        others = sorted((job for job in jobs if job.id not in cluster), key=lambda job: (-job.priority, job.id))
+        jobs = [*under_way, *others][:MAX_JOBS]
+        stored = self._stored([job.id for job in jobs if job.id not in cluster])
+        present = []
+        for job in jobs:
+            left = cluster[job.id][1] if job.id in cluster else _unfinished(stored.get(job.id, []), job.done or ())
+            if left:
+                started = service.running.status(job) == RUNNING
+                made = _snapshot_job(job, table.tasks(left))
+                present.append(
+                    made._replace(
+                        after=tuple(service.running.waits_for(job)), started=started, admitted=job.id in admitted
+                    )
+                )
         now = time.time()
         latest = itertools.islice((service.state.jobs.get(n) for n in reversed(list(service.state.jobs))), MAX_RECENT)
         recent = [job for job in latest if job is not None and now - job.accepted_s < RECENT_S]
-        known = {number: table.tasks(some) for number, some in self._stored([job.id for job in recent]).items()}
+        known = self._stored([job.id for job in recent])
         recent = [job for job in recent if job.id in known]
-        levels = self._levels(order, [_work_s(table, service.cluster.topology, tasks[job.id]) for job in order], recent)
-        present = [
-            SnapshotJob(job.id, tasks[job.id], job.user, job.name, level, after=tuple(service.running.waits_for(job)),
-                        started=service.running.status(job) == RUNNING)
-            for job, level in zip(order, levels, strict=False) if tasks[job.id]
-        ]  # fmt: skip
         like = [
-            SnapshotJob(0, known[job.id], priority=level)
-            for job, level in zip(recent, levels[len(order) :], strict=True)
+            _snapshot_job(job, table.tasks(known[job.id]))._replace(arrives_s=job.accepted_s - now) for job in recent
         ]
-        span_s = now - min((job.accepted_s for job in recent), default=now)
-        return service.cluster.snapshot(table, present, service.limits.at_once, like, span_s)
+        found = service.cluster.snapshot(table, present, service.limits.at_once, like)
+        if not self._is_shared([*jobs, *recent]):
+            return found
+        rule = PlayedAdmission(service.running.queue, service.state.users, service.limits.at_once, now)
+        return replace(found, admission=rule)
 
-    def _levels(self, jobs: Sequence[ServiceJob], work_s: Sequence[float], recent: Sequence[ServiceJob]) -> list[int]:
-        """Priorities of these jobs, and of new ones like the recent ones, that do not change while futures are played.
-
-        Users take turns: a job comes after the work of its user that is before it, and who has used least comes first.
-        """
-        if len({job.user for job in (*jobs, *recent)}) < 2:
-            return [job.priority for job in (*jobs, *recent)]
-        service, now = self._service, time.time()
-        used_s, weight = service.cluster.used_s(), service.limits.weights
-        turn = {user: service.state.users[user].usage.now(now) for user in {job.user for job in (*jobs, *recent)}}
-        for job in jobs:
-            turn[job.user] += used_s.get(job.id, 0.0)
-        keys = {}
-
-        def key(job: ServiceJob) -> tuple[int, float]:
-            return job.priority, -math.inf if job.steps else -(turn[job.user] / weight.get(job.user, 1.0) // MIN_LEAD_S)
-
-        for job, work in sorted(zip(jobs, work_s, strict=True), key=lambda one: (-one[0].priority, one[0].id)):
-            keys[job.id] = key(job)
-            turn[job.user] += work
-        found = [*(keys[job.id] for job in jobs), *(key(job) for job in recent)]
-        level = {one: n for n, one in enumerate(sorted(set(found)))}
-        return [level[one] for one in found]
-
-    def _in_order(self, jobs: Sequence[ServiceJob]) -> list[ServiceJob]:
-        """Waiting jobs as they will be admitted; those that wait for others last."""
-        service = self._service
-        blocked = {job.id for job in jobs if service.running.waits_for(job)}
-        queue = FairQueue(service.limits.weights)
-        queue.under_way = dict(service.running.queue.under_way)
-        for job in jobs:
-            if job.id not in blocked:
-                queue.join(job)
-        used_s, now = service.cluster.used_s(), time.time()
-        first = list(itertools.islice(iter(lambda: queue.next(service.state, now, lambda: used_s), None), MAX_FAIR))
-        chosen = {job.id for job in first}
-        rest = [job for job in jobs if job.id not in chosen]
-        return [*first, *sorted(rest, key=lambda job: (job.id in blocked, -job.priority, job.id))]
+    def _is_shared(self, jobs: Sequence[ServiceJob]) -> bool:
+        """Whether more than priority and age decides who of these is next."""
+        limits = [self._service.limits.containment.of_user(user) for user in {job.user for job in jobs}]
+        quota = any(math.isfinite(getattr(limit, name)) for limit in limits for name in QUOTAS)
+        return quota or len({(job.user, job.queue) for job in jobs}) > 1
 
     def _stored(self, numbers: Sequence[int]) -> dict[int, list[TaskSketch]]:
         """Tasks of jobs as they were submitted, by job; without those of which the database does not have enough."""
@@ -416,8 +385,9 @@ class Futures:
         extra = None
         if tasks is not None and (sent := asked.submit) is not None:
             extra = SnapshotJob(
-                0, table.tasks(tasks), token.user, sent.graph.name, sent.priority, after=tuple(sent.after)
-            )
+                0, table.tasks(tasks), token.user, sent.graph.name, sent.priority, after=tuple(sent.after),
+                queue=sent.queue,
+            )  # fmt: skip
         change = Change(
             asked.policy,
             tuple(asked.without),
@@ -473,9 +443,8 @@ class Futures:
                     tasks[n] = task._replace(took_s=ran[0] + handling_s, kind=kinds[ran[1]])
             if tasks:
                 after = tuple(n for n in job.after if n in stored)
-                found.append(
-                    SnapshotJob(job.id, tuple(tasks), job.user, job.name, job.priority, job.accepted_s - begin, after)
-                )
+                made = _snapshot_job(job, tuple(tasks))
+                found.append(made._replace(arrives_s=job.accepted_s - begin, after=after))
         return service.cluster.snapshot(table, found, service.limits.at_once), len(jobs) - len(found)
 
     def _took(self, numbers: Sequence[int]) -> dict[tuple[int, int], tuple[float, str]]:
@@ -586,14 +555,8 @@ def _forecast(row: sa.Row) -> Forecast:
     return Forecast(row.job, row.user, row.what, row.at, model, shown, math.nan if row.actual is None else row.actual)
 
 
-def _work_s(table: KernelTable, topology: Topology, tasks: Sequence[SnapshotTask]) -> float:
-    """Device-seconds of tasks, on the kinds that are fastest."""
-    found = 0.0
-    for task in tasks:
-        known = [typical_s(table.beliefs[task.kernel].kernel, kind, task) for kind in topology.kinds]
-        least = min((x for x in known if x is not None), default=0.0)
-        found += least * task.workers if math.isfinite(least) else 0.0
-    return found
+def _snapshot_job(job: ServiceJob, tasks: tuple[SnapshotTask, ...]) -> SnapshotJob:
+    return SnapshotJob(job.id, tasks, job.user, job.name, job.priority, queue=job.queue, trains=bool(job.steps))
 
 
 def _unfinished(tasks: Sequence[TaskSketch], done: Iterable[int]) -> list[TaskSketch]:

@@ -28,10 +28,16 @@ class FairQueue:
 
     def __init__(self, weights: Mapping[str, float], limits: Containment | None = None) -> None:
         self._weights = weights  # by user; 1 by default
-        self._limits = limits or Containment()
+        self.limits = limits or Containment()
         self._waiting: dict[tuple[str, str], list[tuple[int, int]]] = {}  # heaps of (-priority, job)
         self.under_way: dict[int, ServiceJob] = {}
         self._order: list[str] = []  # users with jobs under way, who has used most first
+
+    def without_jobs(self) -> FairQueue:
+        """The same rule for other jobs. Thread-safe."""
+        made = FairQueue(self._weights, self.limits)
+        made._order = self._order.copy()
+        return made
 
     def join(self, job: ServiceJob) -> None:
         heapq.heappush(self._waiting.setdefault((job.user, job.queue), []), (-job.priority, job.id))
@@ -45,7 +51,7 @@ class FairQueue:
         Thread-safe. `used_s`: as in `next`.
         """
         mine = [job.id for job in self.under_way.copy().values() if job.user == user]
-        limits = self._limits.of_user(user)
+        limits = self.limits.of_user(user)
         if len(mine) >= limits.running_jobs:
             jobs = "1 job" if limits.running_jobs == 1 else f"{limits.running_jobs:g} jobs"
             return f"{user} may have {jobs} under way, and has {len(mine)}"

@@ -122,6 +122,15 @@ class UserRecord:
     ended: list[tuple[int, int]] = field(default_factory=list)  # events with which jobs ended, and these jobs
     by_hour: dict[int, float] = field(default_factory=dict)  # device-seconds, by the hour in which a run ended
 
+    def used(self, queue: str, seconds: float, at: float) -> None:
+        """A run of one of its jobs has ended."""
+        self.usage.add(seconds, at)
+        self.queues[queue].add(seconds, at)
+        hour = int(at // HOUR_S)
+        self.by_hour[hour] = self.by_hour.get(hour, 0.0) + seconds
+        if len(self.by_hour) > HOURS_OF_A_DAY + 1:
+            del self.by_hour[min(self.by_hour)]
+
     def used_today(self, at: float) -> float:
         """Device-seconds of runs that ended in this hour, or in the 23 before it.
 
@@ -213,13 +222,7 @@ class State:
 
     def _used(self, job: ServiceJob, event: JournalEvent) -> None:
         job.seconds += event.seconds
-        user = self.users[job.user]
-        user.usage.add(event.seconds, event.at)
-        hour = int(event.at // HOUR_S)
-        user.by_hour[hour] = user.by_hour.get(hour, 0.0) + event.seconds
-        if len(user.by_hour) > HOURS_OF_A_DAY + 1:
-            del user.by_hour[min(user.by_hour)]
-        user.queues[job.queue].add(event.seconds, event.at)
+        self.users[job.user].used(job.queue, event.seconds, event.at)
 
     def _ended(self, job: ServiceJob, event: JournalEvent) -> None:
         job.status, job.ended_s, job.error = event.data["status"], event.at, event.data.get("error")

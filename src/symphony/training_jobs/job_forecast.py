@@ -61,7 +61,7 @@ def seconds(value: float) -> str:
     """A time in words, to two or three digits."""
     if not math.isfinite(value):
         return "never"
-    return show(float(f"{value:.3g}" if value >= 10 else f"{value:.2g}"), "seconds")
+    return show(value, "seconds", 3 if abs(value) >= 10 else 2)
 
 
 def spelled(band: Band) -> str:

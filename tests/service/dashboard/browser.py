@@ -175,14 +175,20 @@ class Browser:
 
     def press(self, selector: str) -> None:
         """Click with the mouse: where an element is when the button goes down, and there again when it goes up."""
-        here = self.until(f"""(() => {{
+        here = self.hold(selector)
+        self.mouse("mouseReleased", *here)
+
+    def hold(self, selector: str) -> tuple[float, float]:
+        """Press the mouse button on an element; where that is. The page does not move from when it is looked for."""
+        x, y = self.until(f"""(() => {{
           const one = document.querySelector({json.dumps(selector)});
+          one.dispatchEvent(new PointerEvent("pointerdown", {{bubbles: true}}));
           one.scrollIntoView({{block: "nearest"}});
           const box = one.getBoundingClientRect();
           return [box.x + box.width / 2, box.y + box.height / 2];
         }})()""")
-        self.mouse("mousePressed", *here)
-        self.mouse("mouseReleased", *here)
+        self.mouse("mousePressed", x, y)
+        return x, y
 
     def mouse(self, kind: str, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)

@@ -155,8 +155,9 @@ def test_a_page_can_be_used_by_keyboard(visit: Visit) -> None:
     page.until("location.pathname === '/ui/jobs'")
     page.until("document.querySelector('#live a')")
     page.run("window.link = document.querySelector('#live a'); link.focus()")
-    visit.cluster.submit(one(add, 1)).result(SECONDS)
-    page.until("document.querySelectorAll('#live tbody tr').length > 2")
+    job = visit.cluster.submit(one(add, 1))
+    job.result(SECONDS)
+    page.until(f"document.querySelector('#row-{job.id} .s-done')")
     assert page.run("document.activeElement === link")  # an update does not take the focus away
 
 
@@ -164,17 +165,14 @@ def test_a_click_during_an_update_is_not_lost(visit: Visit) -> None:
     page = visit.page
     waits = visit.cluster.submit(one(wait_for, str(visit.folder / "never")))
     visit.open("/ui/jobs")
-    here = page.until(f"""(() => {{
-      const box = document.querySelector("#cancel-{waits.id}").getBoundingClientRect();
-      return [box.x + box.width / 2, box.y + box.height / 2];
-    }})()""")
     page.until("document.querySelector('#connection').textContent === 'live'")
-    page.mouse("mousePressed", *here)
-    page.requests.clear()
+    page.run("performance.clearResourceTimings()")
+    here = page.hold(f"#cancel-{waits.id}")
     another = visit.cluster.submit(one(add, 1))  # its row comes above the button
     another.result(SECONDS)
-    page.until("performance.getEntriesByType('resource').at(-1).name.includes('/ui/jobs')")
+    page.until("performance.getEntriesByType('resource').some((one) => one.name.includes('/ui/jobs'))")
     page.run("new Promise((then) => requestAnimationFrame(() => setTimeout(then)))")
+    assert page.run(f"document.querySelector('#row-{another.id}')") is None
     page.mouse("mouseReleased", *here)
     assert waits.wait(SECONDS) and waits.status == "cancelled"
     page.until(f"document.querySelector('#row-{waits.id} .s-cancelled') && document.querySelector('#row-{another.id}')")
@@ -182,10 +180,12 @@ def test_a_click_during_an_update_is_not_lost(visit: Visit) -> None:
     page.problems.clear()
 
 
-@pytest.mark.slow  # two processes start to play, and may have to compile
+@pytest.mark.slow  # two processes start to play
 def test_a_question_what_if_is_answered_and_wrong_names_are_refused_at_once(visit: Visit) -> None:
     page = visit.page
     waits = visit.cluster.submit(one(wait_for, str(visit.folder / "never")))
+    with visit.here.connect("bob") as bob:  # with several users, nothing has to be compiled
+        other = bob.submit(one(wait_for, str(visit.folder / "never")))
     visit.open("/ui/whatif")
     for field, wrong, names in (("without", "hree", "here"), ("fail", "nowhere", "here"), ("more", "3×gpu9", "small")):
         page.run(
@@ -206,6 +206,8 @@ def test_a_question_what_if_is_answered_and_wrong_names_are_refused_at_once(visi
     page.press("summary")
     page.until(f"document.querySelector('#forecasts a[href=\"/ui/jobs/{waits.id}\"]')")
     waits.cancel()
+    with visit.here.connect("bob") as bob:
+        bob.job(other.id).cancel()
 
 
 def test_what_changed_before_the_stream_was_open_is_shown(visit: Visit) -> None:

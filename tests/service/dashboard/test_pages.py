@@ -83,6 +83,29 @@ def test_forecasts_are_of_open_jobs_that_one_may_see(
     assert "No job waits or runs" in eve.get("/ui/forecasts") and "/ui/jobs/3" not in eve.get("/ui/forecasts?all=true")
 
 
+def test_differences_of_times_are_in_words() -> None:
+    found = pages.PAGES.get_template("answer.html").render(
+        what={
+            "state": "done",
+            "error": None,
+            "answer": {
+                "text": "shorter",
+                "measures": [
+                    {
+                        "name": "makespan_s",
+                        "text": "the end",
+                        "now": {"low": 1.0, "mid": 20_000.0, "high": 4e5},
+                        "then": {"low": 1.0, "mid": 5_000.0, "high": 1e4},
+                        "change": {"low": -3.9e5, "mid": -15_000.0, "high": -370.0},
+                    }
+                ],
+                "rows": [],
+            },
+        }
+    )
+    assert "-4.2 h (-110 h to -6.2 min)" in found and "ends in, now" not in found
+
+
 def test_lists_are_paged(ann: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "JOBS_ON_A_PAGE", 2)
     first = ann.get("/ui/jobs")

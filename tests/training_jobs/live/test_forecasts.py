@@ -139,7 +139,7 @@ def test_it_is_told_in_a_line() -> None:
         Band(170.0, 220.0, math.inf), (SpeedLoss(0, "", Band(0.7, 0.8, 0.9)),), SampleEvidence(3, 2, 1, 60.0),
     )  # fmt: skip
     assert forecast_line(one) == (
-        "train  expected to end in 3.667 min (2.833 min to any time); to start in 20 s (10 s to 30 s) on v100; "
+        "train  expected to end in 3.67 min (2.83 min to any time); to start in 20 s (10 s to 30 s) on v100; "
         "0.5 steps/s (0.4 to 0.6); loses 20% (10% to 30%) to another user; "
         "based on 3 samples there, 2 elsewhere, 1 of its family, the newest 60 s old"
     )

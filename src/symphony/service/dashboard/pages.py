@@ -73,8 +73,8 @@ def _error_page(request: Request, status: int, message: str, hint: str) -> Respo
     return HTMLResponse(page, status)
 
 
-def _seconds(value: float | None, digits: int = 2) -> str:
-    return "?" if value is None or not math.isfinite(value) else show(float(f"{value:.{digits}g}"), "seconds")
+def _seconds(value: float | None) -> str:
+    return "?" if value is None or not math.isfinite(value) else show(value, "seconds", 2)
 
 
 def _band(band: dict[str, float | None] | None) -> str:
@@ -375,7 +375,8 @@ def add_pages(app: FastAPI, service: Service, authenticator: Authenticator, sess
     async def whatif_form(request: Request) -> Response:
         reader(request)
         known = any(getattr(route, "path", "") == "/v1/whatif" for route in app.routes)
-        return page(request, "whatif.html", title="What if", known=known, machines=topology.machines)
+        return page(request, "whatif.html", title="What if", known=known, machines=topology.machines,
+                    kinds=[kind.name for kind in topology.kinds])  # fmt: skip
 
     @router.post("/ui/whatif")
     async def whatif(request: Request) -> Response:

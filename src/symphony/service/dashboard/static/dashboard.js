@@ -76,7 +76,7 @@
     const state = states.get(element);
     if (state.busy) { state.again = true; return; }
     state.busy = true;
-    work(element).catch(() => say("not connected")).finally(() => {
+    work(element).then(() => { if (stream && stream.readyState === EventSource.OPEN) say("live"); }, () => say("not connected")).finally(() => {
       setTimeout(() => {
         state.busy = false;
         if ((state.again || "poll" in element.dataset) && element.isConnected) { state.again = false; call(element); }
@@ -86,21 +86,23 @@
   const update = oneByOne(async (part) => {
     if (document.hidden || part.closest("details:not([open])")) return;
     const found = (await fragment(part.dataset.live)).getElementById(part.id);
-    await released;
+    while (released) await released; // also the next press, if one has begun meanwhile
     if (found) morph(part, found);
   });
   const fragment = (address) => get(address, "text").then((text) => new DOMParser().parseFromString(text, "text/html"));
   document.body.addEventListener("refresh", refresh);
   document.addEventListener("toggle", (event) => event.target.querySelectorAll("[data-live]").forEach(update), true);
 
-  // While a button is pressed nothing moves: a press on one element that ends on another one is no click.
-  let released = Promise.resolve(), release = () => {};
-  // The end of a press on a scroll bar, a list or a menu of the browser is not told.
-  addEventListener("pointerdown", () => {
-    release();
-    released = new Promise((resolve) => { release = resolve; setTimeout(resolve, 2000); });
+  // While a button or link is pressed nothing moves: a press on one element that ends on another one is no click.
+  // The end of other presses, on a scroll bar, a list or a menu of the browser, is not told.
+  let released = null, end = () => {}; // a promise, during a press
+  const release = () => { released = null; end(); };
+  addEventListener("pointerdown", (event) => {
+    if (released || event.button || !event.target.closest("a, button, summary")) return;
+    released = new Promise((resolve) => { end = resolve; });
   }, true);
   for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(release), true);
+  addEventListener("pointermove", (event) => { if (!event.buttons && (event.movementX || event.movementY)) release(); }, true);
   addEventListener("blur", (event) => { if (event.target === window) release(); }, true);
 
   // Make an element like another one, and keep what is alike. Elements with an id are matched by it.
