@@ -103,6 +103,7 @@ def test_platform_of_a_machine(tmp_path: Path) -> None:
     assert found == Platform(
         smt_on=True,
         core_wide=True,
+        target_cpu=True,
         num_cpus=8,
         num_cpus_online=4,
         num_cores=2,

@@ -19,6 +19,7 @@ class Platform:
 
     smt_on: bool = False  # several hardware threads of a core are in use
     core_wide: bool = False  # whole cores are counted, as by `perf stat -a`
+    target_cpu: bool = False  # CPUs are counted, not processes
     num_cpus: float = 1  # hardware threads
     num_cpus_online: float = 1
     num_cores: float = 1
@@ -120,6 +121,7 @@ def platform(root: Path = Path("/"), *, system_wide: bool = False) -> Platform:
     return Platform(
         smt_on=_text(cpus / "smt/active") == "1",
         core_wide=system_wide,
+        target_cpu=system_wide,
         num_cpus=max(present) + 1,
         num_cpus_online=len(online),
         num_cores=groups("core_cpus_list"),
