@@ -183,10 +183,13 @@ def _check(t: Topology) -> None:
             raise TopologyError(
                 f"unknown resource kind {resource.kind!r}", where=where, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
             )
-        if not units.is_number(resource.capacity) or not 0 < resource.capacity < math.inf:
+        if not units.is_number(resource.capacity, limits.LEAST_CAPACITY, limits.CAPACITY):
             raise TopologyError(
-                f"capacity is {resource.capacity!r}", where=where, hint="write a positive, finite capacity"
+                f"capacity is {resource.capacity!r}",
+                where=where,
+                hint=f"write a number from {limits.LEAST_CAPACITY:g} to {limits.CAPACITY:g}, in {RESOURCE_KINDS[resource.kind][0]}",
             )
+    shared = {device.name: device.home for device in t.devices}
     for device in t.devices:
         where = f"{t.name}: device {device.name!r}"
         if device.kind not in kinds:
@@ -205,6 +208,12 @@ def _check(t: Topology) -> None:
                 )
         if device.home and device.home not in devices:
             raise TopologyError(f"its home {device.home!r} is not a device", where=where, hint="name a device, or none")
+        if device.home and shared[device.home]:
+            raise TopologyError(
+                f"its home {device.home!r} uses the memory of {shared[device.home]!r}",
+                where=where,
+                hint=f"write home = {shared[device.home]!r}, or leave out the home of {device.home!r}",
+            )
     if len(t.latency_s) != len(SPANS) or not all(units.is_number(latency, 0, 1e3) for latency in t.latency_s):
         raise TopologyError(
             f"latency_s is {t.latency_s}", where=t.name, hint=f"give {len(SPANS)} seconds, one for each of {SPANS}"
