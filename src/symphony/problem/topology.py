@@ -184,11 +184,8 @@ def _check(t: Topology) -> None:
                 f"unknown resource kind {resource.kind!r}", where=where, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
             )
         if not units.is_number(resource.capacity, limits.LEAST_CAPACITY, limits.CAPACITY):
-            raise TopologyError(
-                f"capacity is {resource.capacity!r}",
-                where=where,
-                hint=f"write a number from {limits.LEAST_CAPACITY:g} to {limits.CAPACITY:g}, in {RESOURCE_KINDS[resource.kind][0]}",
-            )
+            bounds = f"{limits.LEAST_CAPACITY:g} to {limits.CAPACITY:g} {RESOURCE_KINDS[resource.kind][0]}"
+            raise TopologyError(f"capacity is {resource.capacity!r}", where=where, hint=f"write {bounds}")
     shared = {device.name: device.home for device in t.devices}
     for device in t.devices:
         where = f"{t.name}: device {device.name!r}"
