@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symphony.problem import topologies, topology_file
+from symphony.problem import limits, topologies, topology_file
 from symphony.problem.build import ClusterSpec, build
 from symphony.problem.errors import InputError, LimitError, TopologyError
 from symphony.problem.topology import RESOURCE_KINDS, SPANS, Device, DeviceKind, Hop, Resource, Topology
