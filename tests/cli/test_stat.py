@@ -408,6 +408,19 @@ def test_two_kinds_of_cores(tmp_path: Path) -> None:
     assert any("mean those of cpu_core" in row.get("text", "") for row in found)
 
 
+def test_a_ratio_of_events_that_never_happened_is_unknown(tmp_path: Path) -> None:
+    names = ("cycles", "instructions", "branches", "branch-misses")
+    rows = [
+        f"{k}.000000000,{7 * at // 2},,{name},1000000000,100.00,,\n"
+        for k in range(1, 6)
+        for at, name in enumerate(names)
+    ]
+    (tmp_path / "idle.csv").write_text("".join(rows).replace(",3,,instructions", ",0,,instructions"))
+    found = lines(run("--replay", "idle.csv", "-j", "--cpu", "architectural").stdout)
+    values = {row["name"]: row["value"] for row in found if row["kind"] == "metric"}
+    assert values == {"ipc": None, "branch_miss_rate": pytest.approx(100 * 10 / 7, rel=0.05)}
+
+
 def test_programs_and_the_kernel_are_two_events(tmp_path: Path) -> None:
     readings = [("cycles:u", 7e8), ("cycles:k", 3e8), ("instructions:u", 1e9)]
     rows = [f"{k}.000000000;{count:.0f};;{name};1000000000;100.00;;" for k in range(1, 11) for name, count in readings]
