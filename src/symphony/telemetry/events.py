@@ -226,8 +226,8 @@ class Catalogue:
         if key(prefix) in self._events:
             event = self.event(prefix)
         elif terms and (named := self._events.get(key(terms[0]))):
-            if prefix.lower() in HYBRID_UNITS:  # only such a core's event is meant
-                named = [event for event in named if event.unit == prefix.lower()]
+            if prefix.lower() in HYBRID_UNITS:  # the other kind of core has another event of that name
+                named = [event for event in named if event.unit not in HYBRID_UNITS or event.unit == prefix.lower()]
             if not named:
                 return None
             event = min(named, key=_preference)
