@@ -40,6 +40,17 @@ def test_add_says_what_was_added_and_what_the_cpu_is(tree: str) -> None:
     assert "this machine's CPU is x86/tiny" in output
 
 
+def test_add_says_what_was_left_out(tree: str) -> None:
+    Path(tree, "arm64/standard.json").write_text('[{"EventName": "CPU_CYCLES"},]')
+    output = run("add", tree).stdout
+    assert "added 4 catalogues: 13 events, 8 metrics" in output
+    what = "left out: arm64/maker/small-1/core.json, record 2 (STALL): there is no standard event STALL in the files"
+    assert f"{what} beside mapfile.csv, and 1 more (--json lists them all)" in output
+    assert f"{what} beside mapfile.csv, and 1 more" in run("show", "small-1").stdout
+    listed = {entry["name"]: len(entry["left_out"]) for entry in json.loads(run("list", "--json").stdout)}
+    assert listed["arm64/maker/small-1"] == 2 and listed["x86/tiny"] == 0
+
+
 def test_add_a_package(tmp_path: Path) -> None:
     (tmp_path / "source.deb").write_bytes(deb(tar({"usr/src/linux-source-9.9.tar.xz": tar(kernel(files()))})))
     assert "added 4 catalogues" in run("add", str(tmp_path / "source.deb")).stdout

@@ -23,9 +23,10 @@ from typer.testing import CliRunner, Result
 
 from symphony.cli import stat as command
 from symphony.problem.errors import DataError, InputError
-from symphony.telemetry import event_selection, machine, verdicts
+from symphony.telemetry import catalogue, event_selection, machine, verdicts
 from tests.cli.command import symphony
 from tests.telemetry import demo
+from tests.telemetry.packing import unpacked
 from tests.telemetry.sources.logs import as_csv, as_json
 from tests.waiting import SECONDS
 
@@ -380,6 +381,44 @@ def test_logs_that_are_packed_or_piped(log: Path) -> None:
     for content in (log.read_bytes(), packed.read_bytes()):
         piped = CliRunner().invoke(app, ["--replay", "-", "-j", "-e", "top.back"], input=content)
         assert counts(piped.stdout) == plain
+
+
+def test_two_kinds_of_cores(tmp_path: Path) -> None:
+    """Metrics of one name, of each kind of core: that of the large cores is computed from their counts."""
+    records: list[dict[str, str]] = []
+    for unit, code, factor in (("cpu_atom", "1", 100), ("cpu_core", "2", 3)):
+        records.append({"EventName": "OPS", "EventCode": code, "Unit": unit})
+        records.append({"MetricName": "speed", "MetricExpr": f"{unit}@OPS@ * {factor}", "Unit": unit})
+        records.append({"MetricName": "twice", "MetricExpr": "speed * 2", "Unit": unit})
+    catalogue.add(unpacked(tmp_path / "tree", {"x86/mapfile.csv": b"", "x86/two/a.json": json.dumps(records).encode()}))
+    rows = [
+        f"{k}.000000000,{count},,{unit}/OPS/,1000000000,100.00,,\n"
+        for k in range(1, 6)
+        for unit, count in (("cpu_core", 7), ("cpu_atom", 5))
+    ]
+    (tmp_path / "two.csv").write_text("".join(rows))
+    asked = ("--replay", "two.csv", "--cpu", "two", "-j", "-e", "cpu_core/OPS/,cpu_atom/OPS/", "-M", "speed,twice")
+    found = lines(run(*asked).stdout)
+    assert {row["name"]: row["value"] for row in found if "value" in row} == {
+        "cpu_core/OPS/": 35,
+        "cpu_atom/OPS/": 25,
+        "speed": 105,
+        "twice": 210,
+    }
+    assert any("mean those of cpu_core" in row.get("text", "") for row in found)
+
+
+def test_a_ratio_of_events_that_never_happened_is_unknown(tmp_path: Path) -> None:
+    names = ("cycles", "instructions", "branches", "branch-misses")
+    rows = [
+        f"{k}.000000000,{7 * at // 2},,{name},1000000000,100.00,,\n"
+        for k in range(1, 6)
+        for at, name in enumerate(names)
+    ]
+    (tmp_path / "idle.csv").write_text("".join(rows).replace(",3,,instructions", ",0,,instructions"))
+    found = lines(run("--replay", "idle.csv", "-j", "--cpu", "architectural").stdout)
+    values = {row["name"]: row["value"] for row in found if row["kind"] == "metric"}
+    assert values == {"ipc": None, "branch_miss_rate": pytest.approx(100 * 10 / 7, rel=0.05)}
 
 
 def test_programs_and_the_kernel_are_two_events(tmp_path: Path) -> None:

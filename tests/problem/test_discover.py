@@ -179,6 +179,59 @@ def test_offline_cpus_and_caches_of_several_core_groups(tmp_path: Path) -> None:
     assert rows(found)["box/s0/cache"] == 2 * 16 * 2**20
 
 
+@pytest.mark.parametrize(
+    ("files", "slots", "memory", "notes"),
+    [
+        ({}, [4, 4], 64_000_000 * 1024, []),
+        (
+            {"cpu.max": "max 100000", "memory.max": "max", "cpuset.cpus.effective": "0-15"},
+            [4, 4],
+            64_000_000 * 1024,
+            [],
+        ),
+        ({"cpu.max": "400000 100000"}, [2, 2], 64_000_000 * 1024, ["may use 4 of 8 cores"]),
+        ({"cpu.max": "50000 100000"}, [1, 1], 64_000_000 * 1024, ["may use 0.5 of 8 cores"]),
+        (
+            {"cpu/cpu.cfs_quota_us": 600000, "cpu/cpu.cfs_period_us": 100000},
+            [3, 3],
+            64_000_000 * 1024,
+            ["6 of 8 cores"],
+        ),
+        ({"cpu/cpu.cfs_quota_us": -1, "cpu/cpu.cfs_period_us": 100000}, [4, 4], 64_000_000 * 1024, []),
+        ({"cpuset.cpus.effective": "4-6,12-14"}, [3], 128_000_000 * 1024, ["some CPUs are left out"]),
+        ({"memory.max": 16 * 2**30}, [4, 4], 8 * 2**30, ["may use 17.18 GB of the machine's"]),
+        ({"memory/memory.limit_in_bytes": 2**63 - 4096}, [4, 4], 64_000_000 * 1024, []),
+    ],
+)
+def test_limits_of_a_container(
+    tmp_path: Path, files: dict[str, object], slots: list[int], memory: float, notes: list[str]
+) -> None:
+    tree = Tree(tmp_path)
+    tree.cpus(sockets=2, cores=4)
+    before = discover(tmp_path).notes
+    for path, content in files.items():
+        folder, _, name = f"sys/fs/cgroup/{path}".rpartition("/")
+        tree.put(folder, **{name: content})
+    found = discover(tmp_path)
+    assert [found.topology.kind_of[device.kind].slots for device in found.topology.devices] == slots
+    assert found.topology.kinds[0].memory == pytest.approx(memory, rel=1e-3)
+    new = [note for note in found.notes if note not in before]
+    assert len(new) == len(notes) and all(words in note for words, note in zip(notes, new, strict=True))
+
+
+def test_cores_that_differ_are_noted(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.cpus(sockets=1, cores=4)
+    assert not noted(discover(tmp_path), "differ in speed")
+    for name, cpus in (("cpu_core", "0-3"), ("cpu_atom", "4-7")):
+        tree.put(f"sys/devices/{name}", cpus=cpus)
+    assert noted(discover(tmp_path), "differ in speed")
+    (tmp_path / "sys/devices/cpu_atom/cpus").unlink()
+    for cpu in range(8):
+        tree.put(f"sys/devices/system/cpu/cpu{cpu}", cpu_capacity=1024 if cpu < 2 else 446)
+    assert noted(discover(tmp_path), "differ in speed")
+
+
 def test_memory_without_a_cpu_is_left_out(tree: Tree) -> None:
     tree.put("sys/devices/system/node/node2", cpulist="", meminfo="Node 2 MemTotal: 28000000 kB")
     found = discover(tree.root)

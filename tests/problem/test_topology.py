@@ -94,6 +94,12 @@ def test_counts_and_names() -> None:
             "device 'd'",
             "name a device",
         ),
+        (
+            {"devices": tuple(replace(DEVICE, name=name, home=home) for name, home in ("ab", "bc", "ca"))},
+            "home 'b' uses the memory of 'c'",
+            "device 'a'",
+            "write home = 'c'",
+        ),
         ({"devices": (replace(DEVICE, route=(Hop("m/memory", (7,)),)),)}, "(7,) are out of range", "'d'", "0 to 6"),
         ({"latency_s": (0.0,) * 6}, "latency_s is", "lab", "give 7 seconds"),
     ],
@@ -130,6 +136,8 @@ def test_every_number_is_checked(field: str, value: object) -> None:
         {"kinds": (replace(GPU, reconfigure_s=math.inf),)},  # it would never be ready
         {"resources": (replace(ROW, capacity=0.0),)},
         {"resources": (replace(ROW, capacity=math.inf),)},
+        {"resources": (replace(ROW, capacity=1e-300),)},
+        {"resources": (replace(ROW, capacity=1e30),)},
         {"latency_s": (0.0, math.inf, 0.0, 0.0, 0.0, 0.0, 0.0)},
     ],
 )

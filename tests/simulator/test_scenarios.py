@@ -177,6 +177,9 @@ def test_lengths_of_time_are_above_0(name: str, value: Any) -> None:
     assert "above 0" in caught.value.hint
 
 
+ROW_OF_A = next(row.name for row in cluster().resources if row.group == "a")
+
+
 def change(**parts: Any) -> Callable[[], Scenario]:
     return lambda: replace(draw(cluster(), work(dot("any")), 0), **parts)
 
@@ -195,6 +198,11 @@ def change(**parts: Any) -> Callable[[], Scenario]:
         (change(phases=(Phase(1.0, "a", {"magic": 1.0}),)), "unknown resource kind or row 'magic'", "memory"),
         (change(phases=(Phase(-1.0, "a", {}),)), "gap_s of a phase is -1.0", "0 or more"),
         (change(phases=(Phase(1.0, "a", {"nic": math.nan}),)), "load on nic in a phase is nan", "0 or more"),
+        (
+            change(phases=(Phase(1.0, "a", {ROW_OF_A: 5e3}),)),
+            f"others on 'a' would load {ROW_OF_A} 5e+03 times",
+            "units",
+        ),
         (change(failures=(Failure(1.0, "nobody", 1.0),)), "'nobody', which is not a device", "such as 'cpu0'"),
         (change(failures=(Failure(math.nan, "gpu", 1.0),)), "gap_s of a failure is nan", "0 or more"),
         (change(failures=(Failure(1.0, "gpu", -1.0),)), "down_s of a failure is -1.0", "0 or more"),

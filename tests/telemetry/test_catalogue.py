@@ -122,11 +122,33 @@ def test_files_that_are_neither(tmp_path: Path) -> None:
         catalogue.add(tmp_path / "nothing")
 
 
-def test_nothing_is_kept_of_a_tree_with_a_broken_file(tree: Path, cache: Path) -> None:
+def test_what_cannot_be_read_is_left_out_and_named(tree: Path) -> None:
     (tree / "x86/tiny/core.json").write_text('[{"EventName": ')
-    with pytest.raises(DataError, match=r"x86/tiny/core\.json"):
+    added = {entry.name: entry for entry in catalogue.add(tree)}
+    assert added["x86/tiny"].left_out == (
+        "x86/tiny/core.json, line 1: the file is not JSON, or was cut short: Expecting value",
+    )
+    assert added["x86/mix"].left_out == () and added["x86/tiny"].metrics == 4
+    assert catalogue.entries()[-2] == added["x86/tiny"]
+    assert catalogue.load("tiny").left_out == added["x86/tiny"].left_out
+
+
+def test_listings_of_which_nothing_can_be_read_are_refused(tree: Path, cache: Path) -> None:
+    for file in tree.rglob("*.json"):
+        file.write_text("[{")
+    with pytest.raises(DataError, match=r"nothing in it could be read: arm64/standard\.json, line 1"):
         catalogue.add(tree)
     assert not cache.exists()
+
+
+def test_one_folder_without_anything_above_it(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "x86/mapfile.csv").unlink()
+    (tree / "x86/tiny").rename(tmp_path / "tiny")
+    assert [entry.name for entry in catalogue.add(tmp_path / "tiny")] == ["unknown/tiny"]
+    assert [entry.name for entry in catalogue.add(tree / "x86/mix")] == ["x86/mix"]
+    on_cpu(monkeypatch, "GenuineIntel-6-55-4")
+    assert catalogue.at_hand() is architectural.CATALOGUE
+    assert catalogue.load("tiny").event("TICKS").fixed == 1
 
 
 def test_names_in_archives_do_not_lead_out_of_the_cache(tmp_path: Path, cache: Path) -> None:

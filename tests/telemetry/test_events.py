@@ -7,7 +7,7 @@ import pytest
 
 from symphony.problem.errors import InputError
 from symphony.telemetry.evaluating import evaluate
-from symphony.telemetry.events import Catalogue, Event, Pmu
+from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.listings import read
 from symphony.telemetry.machine import Platform
 from tests.telemetry import small
@@ -37,6 +37,24 @@ def test_two_kinds_of_core() -> None:
         assert evaluate(definitions[metric], {"ops": 1}, definitions=definitions) == value
     with pytest.raises(InputError):
         MIX.event("ops", "BUS")
+
+
+def test_names_of_two_kinds_of_core_mean_the_large_ones() -> None:
+    both = Catalogue("x86/both", MIX.events[::-1], MIX.metrics)  # the small cores are listed first
+    assert both.event("ops").codes == (1,) and both.metric("work").unit == "cpu_core"
+    assert both.evaluate("double", {"ops": 1}) == MIX.evaluate("double", {"ops": 1}) == 6.0
+    for name, codes in (("cpu_atom@OPS@", (2,)), ("cpu_core/ops,cmask=2/", (1,)), ("cpu/ops/k", (1,))):
+        event = both.resolve(name)
+        assert event is not None and event.codes == codes
+    assert Catalogue("x86/large", MIX.events[:1]).resolve("cpu_atom/OPS/") is None
+
+
+def test_metrics_of_several_kinds_of_core_at_once() -> None:
+    few = Metric("few", "work + 1", unit="cpu_atom")
+    both = Catalogue("x86/both", MIX.events, (few, *MIX.metrics))
+    compiled = both.compile(["double", "few", "work"])
+    assert compiled.inputs == ("ops",) and compiled.outputs == ("double", "few", "work")
+    np.testing.assert_array_equal(compiled(np.array([[1.0], [2.0]])), [[6.0, 3.0, 3.0], [12.0, 5.0, 6.0]])
 
 
 @pytest.mark.parametrize(

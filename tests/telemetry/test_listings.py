@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symphony.problem.errors import DataError
 from symphony.telemetry import listing_files
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.expressions import parse
-from symphony.telemetry.listings import Listing, MapLine, read
+from symphony.telemetry.listings import MAX_LEFT_OUT, Listing, MapLine, read
+from symphony.telemetry.machine import Platform
 from tests.data import data
 from tests.telemetry import small
 
@@ -91,7 +93,7 @@ def one(**fields: object) -> bytes:
     [
         (b'[{"EventName": "A"},\n {"EventNa', "x86/tiny/core.json, line 2", "cut short"),
         (b"\x89PNG\r\n\xff", "x86/tiny/core.json", "not JSON"),
-        (b"", "x86/tiny/core.json, line 1", "not JSON"),
+        (b" \n", "x86/tiny/core.json", "the file is empty"),
         (b"[" * 100_000, "x86/tiny/core.json", "not JSON"),
         (b"{}", "x86/tiny/core.json", "a list of events"),
         (b"[3]", "x86/tiny/core.json, record 1", "an object"),
@@ -101,6 +103,10 @@ def one(**fields: object) -> bytes:
             "UMask should be an integer, not 'many'",
         ),
         (one(EventName="A", EventCode=["1"]), "x86/tiny/core.json, record 2 (A)", "EventCode should be a string"),
+        (one(EventName="A", EventCode="-1"), "x86/tiny/core.json, record 2 (A)", "EventCode should be 0 or more"),
+        (one(EventName="A", EventCode="c0"), "x86/tiny/core.json, record 2 (A)", "EventCode should be an integer"),
+        (one(EventName="A", ScaleUnit="1e999B"), "x86/tiny/core.json, record 2 (A)", "a number and a unit"),
+        (one(MetricName="M", MetricExpr="a / #new"), "x86/tiny/core.json, record 2 (M)", "there is no constant #new"),
         (one(EventName="A", Counter="first"), "x86/tiny/core.json, record 2 (A)", "a list of counters"),
         (one(EventName="A", ScaleUnit="much"), "x86/tiny/core.json, record 2 (A)", "a number and a unit"),
         (one(MetricName="M", MetricExpr="a + "), "x86/tiny/core.json, record 2 (M)", "at character 4"),
@@ -113,33 +119,107 @@ def one(**fields: object) -> bytes:
         (one(ArchStdEvent="GONE"), "x86/tiny/core.json, record 2 (GONE)", "no standard event GONE"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_record(content: bytes, where: str, message: str) -> None:
-    with pytest.raises(DataError) as caught:
-        read(small.files(core=content))
-    assert caught.value.where == where and message in caught.value.message and caught.value.hint
+def test_what_cannot_be_used_is_left_out_and_named(content: bytes, where: str, message: str) -> None:
+    tiny = tiny_of(small.files(core=content))
+    (sentence,) = tiny.left_out
+    assert sentence.startswith(f"{where}: ") and message in sentence
+    assert (tiny.find("FINE") is not None) == (b"FINE" in content)
+    assert tiny.find("BUS.READS") is not None and len(tiny.metrics) == 4
 
 
-def test_a_mapfile_with_too_few_columns() -> None:
-    with pytest.raises(DataError) as caught:
-        read({**small.files(), "x86/mapfile.csv": b"# fine\nGenuineIntel-6-1,v1\n"})
-    assert caught.value.where == "x86/mapfile.csv, line 2"
+def tiny_of(files: dict[str, bytes]) -> Catalogue:
+    return next(catalogue for catalogue in read(files).catalogues if catalogue.name == "x86/tiny")
+
+
+def test_mapfiles_with_odd_lines() -> None:
+    text = b"\xef\xbb\xbfFamily-model,Version,Filename,EventType\r\n # \r\n\r\nGenuineIntel-6-1,v1\r\n(,1,mix,core\r\n"
+    found = read({**small.files(), "x86/mapfile.csv": text + b'"GenuineIntel-6-2", 1, tiny ,core,' + b"x" * 200_000})
+    assert [line for line in found.lines if line.architecture == "x86"] == [
+        MapLine("x86", "(", "x86/mix"),
+        MapLine("x86", "GenuineIntel-6-2", "x86/tiny"),
+    ]
+    sentence = "x86/mapfile.csv, line 4: it should have four columns (CPU, version, folder, type), not 2"
+    assert {catalogue.name: sentence in catalogue.left_out for catalogue in found.catalogues} == {
+        "arm64/maker/small-1": False,
+        "powerpc/big": False,
+        "x86/mix": True,
+        "x86/tiny": True,
+    }
 
 
 def test_groups_that_are_not_a_mapping() -> None:
-    with pytest.raises(DataError, match="metricgroups"):
-        read(small.files(metricgroups=b"[]"))
+    for content, what in ((b"[]", "one object"), (b"{", "not JSON")):
+        tiny = tiny_of(small.files(metricgroups=content))
+        assert tiny.groups == {} and len(tiny.left_out) == 1 and what in tiny.left_out[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: b"\xef\xbb\xbf" + text,
+        lambda text: text.replace(b"\n", b"\r\n"),
+        lambda text: text.replace(b"}", b",\n}").replace(b"]", b" ,]").replace(b"{", b"{, "),  # in old kernels
+        lambda text: text.decode().encode("utf-16"),
+        lambda text: text.replace(b'"Errata"', b'"Invert": null, "New": {"key": ["x,]"]}, "Errata"'),
+    ],
+)
+def test_files_in_other_forms_are_the_same(change: Callable[[bytes], bytes]) -> None:
+    text = json.dumps(small.RECORDS["x86/tiny/core.json"], indent=1).encode()
+    assert tiny_of(small.files(core=change(text))) == replace(TINY, source="")
+
+
+def test_events_with_a_whole_configuration_in_place_of_a_code() -> None:
+    records = [{"EventName": name, "ConfigCode": code, "Unit": "ddrc"} for name, code in (("w", "0x00"), ("r", "0x1"))]
+    tiny = tiny_of(
+        small.files(core=json.dumps([*records, {"EventName": "n", "EventCode": 7, "Invert": True}]).encode())
+    )
+    assert [event.perf_terms for event in tiny.events[:3]] == ["config=0x0", "config=0x1", "event=0x7,inv=0x1"]
+
+
+def test_metrics_that_refer_to_themselves_are_left_out() -> None:
+    expressions = {"a": "b + ticks", "b": "1 / A", "c": "c", "uses": "min(b, 1)", "fine": "ticks * 2", "also": "fine"}
+    records = [{"MetricName": name, "MetricExpr": text} for name, text in expressions.items()]
+    tiny = tiny_of(small.files(core=json.dumps(records).encode()))
+    assert [metric.name for metric in tiny.metrics[:2]] == ["fine", "also"] and len(tiny.metrics) == 6
+    assert tiny.left_out == ("x86/tiny: these metrics refer to themselves, or to metrics that do: a, b, c, uses",)
+
+
+def test_kinds_of_core_do_not_share_metrics() -> None:
+    records = [
+        {"MetricName": name, "MetricExpr": text, "Unit": unit}
+        for unit, name, text in (
+            ("cpu_atom", "a", "b"),
+            ("cpu_atom", "b", "ticks"),
+            ("cpu_core", "a", "ticks * 2"),
+            ("cpu_core", "b", "a"),
+        )
+    ]
+    tiny = tiny_of(small.files(core=json.dumps(records).encode()))
+    assert tiny.left_out == () and tiny.evaluate("b", {"ticks": 1}) == 2.0
+
+
+def test_only_so_many_sentences_are_kept() -> None:
+    tiny = tiny_of(small.files(core=json.dumps([{"MetricName": "m"}] * (MAX_LEFT_OUT + 9)).encode()))
+    assert len(tiny.left_out) == MAX_LEFT_OUT and tiny.left_out[-1] == "… and 10 more"
+
+
+def test_the_kernels_own_events_have_their_plain_names() -> None:
+    text = "software@cpu\\-clock\\,name\\=cpu\\-clock@ if #target_cpu else software@task\\-clock@ / tool@duration_time@"
+    tiny = tiny_of(small.files(core=json.dumps([{"MetricName": "busy", "MetricExpr": text}]).encode()))
+    assert tiny.needed(["busy"]) == ("task-clock", "duration_time")
+    assert tiny.needed(["busy"], platform=Platform(target_cpu=True)) == ("cpu-clock",)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_damaged_listings_are_read_or_refused(draws: st.DataObject) -> None:
+def test_damaged_listings_are_read_as_far_as_they_are_good(draws: st.DataObject) -> None:
     content = bytearray(small.files()["x86/tiny/tiny-metrics.json"])
     for _ in range(draws.draw(st.integers(1, 4))):
         content[draws.draw(st.integers(0, len(content) - 1))] = draws.draw(st.integers(0, 255))
-    try:
-        read(small.files(**{"tiny-metrics": bytes(content[: draws.draw(st.integers(0, len(content)))])}))
-    except DataError as error:
-        assert error.where.startswith("x86/tiny/tiny-metrics.json")
+    tiny = tiny_of(small.files(**{"tiny-metrics": bytes(content[: draws.draw(st.integers(0, len(content)))])}))
+    assert all(text.startswith(("x86/tiny/tiny-metrics.json", "x86/tiny: these metrics")) for text in tiny.left_out)
+    names = [metric.name for metric in tiny.metrics]
+    assert set(tiny.compile(names).inputs) == set(tiny.needed(names))
 
 
 # --- The real ones -----------------------------------------------------------------------------------------

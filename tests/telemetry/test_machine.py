@@ -74,6 +74,19 @@ def test_cpuid_from_cpuinfo(tmp_path: Path, cpuinfo: str, expected: str) -> None
     assert cpuid(machine_with(tmp_path, proc__cpuinfo=cpuinfo)) == expected
 
 
+def test_cpuid_of_a_mainframe(tmp_path: Path) -> None:
+    root = machine_with(tmp_path, proc__cpuinfo="vendor_id       : IBM/S390\n# processors    : 4\n")
+    assert cpuid(root) == ""
+    sysinfo = "Manufacturer:         IBM\nType:                 3906\nModel:                704              M03\n"
+    machine_with(tmp_path, proc__sysinfo=sysinfo)
+    assert cpuid(root) == "IBM,3906,704,M03"
+    levels = "VM: z/VM\nCPU-MF: Counter facility: version=3.6 authorization=002f\n"
+    machine_with(tmp_path, proc__service_levels=levels)
+    assert cpuid(root) == "IBM,3906,704,M03,3.6,002f"
+    assert matches("^IBM.390[67].*[13]\\.[1-5].[[:xdigit:]]+$", cpuid(root)) is False
+    assert matches("^IBM.390[67].*3\\.6.[[:xdigit:]]+$", cpuid(root))
+
+
 def test_cpuid_of_arm(tmp_path: Path) -> None:
     file = tmp_path / "sys/devices/system/cpu/cpu0/regs/identification/midr_el1"
     file.parent.mkdir(parents=True)
@@ -103,6 +116,7 @@ def test_platform_of_a_machine(tmp_path: Path) -> None:
     assert found == Platform(
         smt_on=True,
         core_wide=True,
+        target_cpu=True,
         num_cpus=8,
         num_cpus_online=4,
         num_cores=2,

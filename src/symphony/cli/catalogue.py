@@ -79,6 +79,7 @@ def add(
         _print_json([asdict(entry) for entry in added])
         return
     console.print(_summary(added))
+    _note_left_out([text for entry in added for text in entry.left_out], console, "--json lists them all")
     cpu, catalogue = this_cpu()
     if cpu:
         console.print(_for_cpu(cpu, catalogue), soft_wrap=True)
@@ -222,6 +223,14 @@ def _summary(added: Sequence[CatalogueEntry]) -> str:
     return f"[green]added[/] {what}: {events:,} events, {metrics:,} metrics"
 
 
+def _note_left_out(left_out: Iterable[str], console: Console, where: str) -> None:
+    """What could not be read; that of files which several catalogues share is mentioned once."""
+    first, *others = [*dict.fromkeys(left_out), ""]
+    if first:
+        more = f", and {len(others) - 1:,} more ({where})" if len(others) > 1 else ""
+        console.print(f"[yellow]left out[/]: {escape(first)}{more}", soft_wrap=True)
+
+
 def _for_cpu(cpu: str, name: str | None) -> str:
     if name is None:
         return f"[yellow]note[/]: none of them is for this machine's CPU ({escape(cpu)})"
@@ -238,6 +247,7 @@ def _describe(found: Catalogue, console: Console) -> None:
             "[bold]symphony catalogue add PATH[/].",
             soft_wrap=True,
         )
+    _note_left_out(found.left_out, console, "`symphony catalogue list --json` lists them all")
     table = Table("unit", box=None)
     for column in ("events", "counters", "fixed counters", "metrics"):
         table.add_column(column, justify="right")

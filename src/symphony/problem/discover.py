@@ -10,7 +10,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +166,37 @@ class _Socket:
 
 
 def _sockets(host: _Host) -> list[_Socket]:
+    """The sockets, with the CPUs and cores that this process may use."""
+    sockets = _all_sockets(host)
+    total, quota = sum(socket.cores for socket in sockets), _quota(host)
+    if 0 < quota < total:
+        host.note(f"this container may use {quota:g} of {total} cores at once, so it has so many slots")
+        sockets = [replace(socket, cores=max(1, round(socket.cores * quota / total))) for socket in sockets]
+    return sockets
+
+
+def _in_cgroup(host: _Host, file: str, older: str) -> str:
+    """A limit of this container (control groups, version 2 or 1); "" if there is none."""
+    return host.text(f"sys/fs/cgroup/{file}") or host.text(f"sys/fs/cgroup/{older}")
+
+
+def _quota(host: _Host) -> float:
+    """The CPU time that a container may use, in cores; 0: not limited."""
+    older = " ".join(host.text(f"sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+    found = re.fullmatch(r"(\d+) (\d+)", host.text("sys/fs/cgroup/cpu.max") or older)
+    return int(found[1]) / int(found[2]) if found and int(found[2]) else 0.0
+
+
+def _all_sockets(host: _Host) -> list[_Socket]:
     packages: dict[float, dict[int, str]] = defaultdict(dict)  # package -> CPU -> the CPUs of its core
+    allowed = _numbers(_in_cgroup(host, "cpuset.cpus.effective", "cpuset/cpuset.effective_cpus"))
     for folder in host.folders("sys/devices/system/cpu", "cpu"):
+        cpu = int(folder.name[3:])
         if host.text(folder / "online") == "0":
             continue
-        cpu = int(folder.name[3:])
+        if allowed and cpu not in allowed:
+            host.note("some CPUs are left out: this container may not use them")
+            continue
         package = host.number(folder / "topology/physical_package_id") or 0
         names = ("core_cpus_list", "thread_siblings_list")  # the new name and the old one
         core = next(filter(None, (host.text(folder / "topology" / name) for name in names)), str(cpu))
@@ -179,6 +205,13 @@ def _sockets(host: _Host) -> list[_Socket]:
         count = len(re.findall(r"^processor\s*:", host.text("proc/cpuinfo"), re.MULTILINE)) or 1
         host.note(f"/sys does not list the CPUs; assumed one socket with {count} of them")
         return [_Socket(frozenset(range(count)), count, None)]
+    # Intel's two kinds of cores, or Arm's relative capacities.
+    unlike = len([folder for folder in ("cpu_core", "cpu_atom") if host.text(f"sys/devices/{folder}/cpus")]) > 1
+    capacities = {
+        host.text(f"sys/devices/system/cpu/cpu{cpu}/cpu_capacity") for cpus in packages.values() for cpu in cpus
+    }
+    if unlike or len(capacities) > 1:
+        host.note("the cores of this CPU differ in speed; they are taken to be alike")
     return [
         _Socket(frozenset(cores), len(set(cores.values())), _cache(host, cores))
         for _, cores in sorted(packages.items())
@@ -224,7 +257,14 @@ def _memory(host: _Host) -> float:
             far += size
     if not total:
         host.note("the size of the memory is not known; it is not limited")
-    return max(total - far, 0.0)
+    own = max(total - far, 0.0)
+    limit = _in_cgroup(host, "memory.max", "memory/memory.limit_in_bytes")
+    if limit.isdecimal() and 0 < int(limit) < own:
+        host.note(
+            f"this container may use {show(float(limit), 'bytes')} of the machine's {show(own, 'bytes')} of memory"
+        )
+        own = float(limit)
+    return own
 
 
 def _total_memory(host: _Host, path: str | Path) -> float:

@@ -20,6 +20,7 @@ WORKERS_PER_GANG = 256
 GRAPHS_PER_WORKLOAD = 100_000  # a trace may hold as many distinct lengths
 JOBS_PER_WORKLOAD = 10_000_000
 TRANSFER_BYTES = 1e15
+LEAST_CAPACITY, CAPACITY = 1e-6, 1e24  # of a row, in the unit of its kind: 32-bit floats end at 1e38
 SECONDS = 1e9  # of a duration or arrival: 30 years
 JOB_SLOTS = 4_096  # jobs in the system at once
 SEEDS = 100_000

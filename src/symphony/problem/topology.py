@@ -183,10 +183,10 @@ def _check(t: Topology) -> None:
             raise TopologyError(
                 f"unknown resource kind {resource.kind!r}", where=where, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
             )
-        if not units.is_number(resource.capacity) or not 0 < resource.capacity < math.inf:
-            raise TopologyError(
-                f"capacity is {resource.capacity!r}", where=where, hint="write a positive, finite capacity"
-            )
+        if not units.is_number(resource.capacity, limits.LEAST_CAPACITY, limits.CAPACITY):
+            bounds = f"{limits.LEAST_CAPACITY:g} to {limits.CAPACITY:g} {RESOURCE_KINDS[resource.kind][0]}"
+            raise TopologyError(f"capacity is {resource.capacity!r}", where=where, hint=f"write {bounds}")
+    shared = {device.name: device.home for device in t.devices}
     for device in t.devices:
         where = f"{t.name}: device {device.name!r}"
         if device.kind not in kinds:
@@ -205,6 +205,12 @@ def _check(t: Topology) -> None:
                 )
         if device.home and device.home not in devices:
             raise TopologyError(f"its home {device.home!r} is not a device", where=where, hint="name a device, or none")
+        if device.home and shared[device.home]:
+            raise TopologyError(
+                f"its home {device.home!r} uses the memory of {shared[device.home]!r}",
+                where=where,
+                hint=f"write home = {shared[device.home]!r}, or leave out the home of {device.home!r}",
+            )
     if len(t.latency_s) != len(SPANS) or not all(units.is_number(latency, 0, 1e3) for latency in t.latency_s):
         raise TopologyError(
             f"latency_s is {t.latency_s}", where=t.name, hint=f"give {len(SPANS)} seconds, one for each of {SPANS}"

@@ -294,6 +294,12 @@ def _check(s: Scenario) -> None:
             if kind not in RESOURCE_KINDS and group_of.get(kind) != phase.group:
                 hint = f"use a row of {phase.group!r} or one of {', '.join(RESOURCE_KINDS)}"
                 raise InputError(f"a phase loads the unknown resource kind or row {kind!r}", where=where, hint=hint)
+            if limits.NOISE < load < limits.NUMBER and kind in group_of:
+                raise InputError(
+                    f"others on {phase.group!r} would load {kind} {load:.3g} times over",
+                    where=where,
+                    hint="capacities on one path differ too much: check their units (a bare number is in bytes/s)",
+                )
             _check_number(where, f"load on {kind} in a phase", load, limits.NOISE)
     for failure in s.failures:
         if failure.device not in devices:

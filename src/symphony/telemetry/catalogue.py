@@ -37,6 +37,7 @@ class CatalogueEntry:
     other: int  # events of other units
     metrics: int
     source: str
+    left_out: tuple[str, ...] = ()  # what could not be read, in whole sentences with file and record
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,13 @@ def add_perf(content: bytes | None = None, *, source: str = "perf list --json") 
 
 
 def _store(listing: Listing) -> tuple[CatalogueEntry, ...]:
+    left_out = [text for catalogue in listing.catalogues for text in catalogue.left_out]
+    if left_out and not any(catalogue.events or catalogue.metrics for catalogue in listing.catalogues):
+        raise DataError(
+            f"nothing in it could be read: {left_out[0]}",
+            where=listing.catalogues[0].source,
+            hint="take the listings from the kernel tree again",
+        )
     try:
         before = _index()
     except DataError:
@@ -115,7 +123,8 @@ def _store(listing: Listing) -> tuple[CatalogueEntry, ...]:
 
 def _entry(catalogue: Catalogue) -> CatalogueEntry:
     core = sum(event.core for event in catalogue.events)
-    return CatalogueEntry(catalogue.name, core, len(catalogue.events) - core, len(catalogue.metrics), catalogue.source)
+    other, metrics = len(catalogue.events) - core, len(catalogue.metrics)
+    return CatalogueEntry(catalogue.name, core, other, metrics, catalogue.source, catalogue.left_out)
 
 
 # --- Finding -----------------------------------------------------------------------------------------------
@@ -201,6 +210,7 @@ def _packed(catalogue: Catalogue) -> dict[str, Any]:
         "name": catalogue.name,
         "source": catalogue.source,
         "groups": dict(catalogue.groups),
+        "left_out": catalogue.left_out,
         "events": _table(Event, catalogue.events),
         "metrics": _table(Metric, catalogue.metrics),
         "pmus": _table(Pmu, catalogue.pmus),
@@ -237,6 +247,7 @@ def _unpacked(file: Path) -> Catalogue:
             tuple(_rows(Pmu, content["pmus"])),
             content["groups"],
             content["source"],
+            tuple(content.get("left_out", ())),
         )
     except (FileNotFoundError, KeyError, TypeError):
         raise _damaged(file) from None
@@ -257,7 +268,10 @@ def _index() -> _Index:
     try:
         content = _read(folder() / _INDEX)
         return _Index(
-            tuple(CatalogueEntry(**entry) for entry in content["entries"]),
+            tuple(
+                CatalogueEntry(**{**entry, "left_out": tuple(entry.get("left_out", ()))})
+                for entry in content["entries"]
+            ),
             tuple(MapLine(**line) for line in content["lines"]),
         )
     except FileNotFoundError:

@@ -20,6 +20,7 @@ import numpy as np
 from symphony.problem.errors import InputError, SymphonyError
 from symphony.telemetry import architectural, event_selection, machine, reading, verdicts
 from symphony.telemetry.event_selection import CounterLayout, EventSelection
+from symphony.telemetry.events import HYBRID_UNITS
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.naming import CommonScope, bare, kind
@@ -151,6 +152,8 @@ def count(model: Model, request: StatRequest, target: StatTarget, output: StatOu
     device = event_selection.core_device()
     chosen, unsupported, kernel_instead = _countable(chosen, device, output, request.named)
     output.add_unsupported(unsupported)
+    if chosen.nodes:
+        _note_kinds_of_cores(model, output)
     output.wanted = chosen if request.named else _with_kernel(chosen)
     stored = _stored(model, chosen)
     layout = event_selection.lay_out(
@@ -197,6 +200,15 @@ def count(model: Model, request: StatRequest, target: StatTarget, output: StatOu
     _conclude(model, run, request, output, layout.groups, layout.derived, keep=layout.audit)
     status = getattr(feed.lead, "exit_status", None) or 0
     return 128 - status if status < 0 else status
+
+
+def _note_kinds_of_cores(model: Model, output: StatOutput) -> None:
+    """Whose events names mean, on a CPU with two kinds of cores."""
+    if len({event.unit for event in model.catalogue.events} & set(HYBRID_UNITS)) > 1:
+        output.note(
+            "this CPU has two kinds of cores: names of events and metrics mean those of cpu_core, "
+            "and cpu_atom/NAME/ means an event of the others"
+        )
 
 
 def _stored(model: Model, chosen: EventSelection) -> tuple[Verdict, ...]:
@@ -338,6 +350,7 @@ def replay(model: Model, request: StatRequest, file: Path, output: StatOutput) -
     output.add_unsupported(log.unsupported)
     names = list(dict.fromkeys(column.event for recording in log.values() for column in recording.columns))
     fits = _fits(model, names, output)
+    _note_kinds_of_cores(model, output)
     model = model.among(names)
     output.wanted = chosen = _in_log(model, request, names, file)
     reader = Reader(model, _stored(model, chosen))

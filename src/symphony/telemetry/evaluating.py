@@ -14,7 +14,7 @@ to count (`needed`), and linear forms (`linear.py`). The rules that all of them 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Protocol, TypeVar
@@ -246,6 +246,18 @@ def compile_expressions(
         return values
 
     return Compiled(keys, tuple(expressions), function)
+
+
+def side_by_side(parts: Sequence[Compiled], outputs: tuple[str, ...], inputs: tuple[str, ...]) -> Compiled:
+    """Functions of the same counts as one, with their outputs in another order."""
+    names = [name for part in parts for name in part.outputs]
+    places = [names.index(name) for name in outputs]
+
+    def function(counts: Values) -> Values:
+        values = [np.zeros((*counts.shape[:-1], 0)), *(part.function(counts) for part in parts)]
+        return np.concatenate(values, axis=-1)[..., places]
+
+    return Compiled(tuple(map(key, inputs)), outputs, function)
 
 
 def evaluate(

@@ -22,7 +22,8 @@ from symphony.telemetry.evaluating import Compiled, compile_expressions
 from symphony.telemetry.expressions import Expression, key, parse
 from symphony.telemetry.machine import Platform
 
-CORE_UNITS = frozenset({"", "core", "cpu_core", "cpu_atom"})
+HYBRID_UNITS = ("cpu_core", "cpu_atom")
+CORE_UNITS = frozenset({"", "core", *HYBRID_UNITS})
 # event:modifiers, or unit/event,term=value,…/modifiers, or event/term=value,…/modifiers
 _REFERENCE = re.compile(r"([^/]+?)(?:/([^/]*)/)?(?:(?:(?<=/)|:)([ukhpPGHSDIWebR]+))?")
 _FLAGS = {"edge": "edge", "inv": "invert", "any": "any_thread"}
@@ -164,6 +165,7 @@ class Catalogue:
     pmus: tuple[Pmu, ...] = ()
     groups: Mapping[str, str] = field(default_factory=dict)  # descriptions of groups of metrics
     source: str = ""  # where it was read from
+    left_out: tuple[str, ...] = ()  # what could not be read, in whole sentences with file and record
 
     def __repr__(self) -> str:
         return f"<Catalogue {self.name}: {len(self.events)} events, {len(self.metrics)} metrics>"
@@ -183,18 +185,18 @@ class Catalogue:
         return found
 
     def event(self, name: str, unit: str | None = None) -> Event:
-        """The event of a name; if several units have one, the core's or that of `unit`."""
+        """The event of a name; if several units have one, that of `unit`, or else the core's (hybrid: `cpu_core`)."""
         found = [event for event in self._events.get(key(name), []) if unit in (None, event.unit)]
-        return min(found, key=lambda event: not event.core) if found else self._unknown("event", name, self._events)
+        return min(found, key=_preference) if found else self._unknown("event", name, self._events)
 
     def find(self, name: str) -> Event | None:
         """The event of a name, or None if it is not listed."""
         return self.event(name) if key(name) in self._events else None
 
     def metric(self, name: str, unit: str | None = None) -> Metric:
-        """The metric of a name; if there are several, the first, or that of `unit`."""
+        """The metric of a name; if there are several, that of `unit`, or else not one of `cpu_atom`."""
         found = [metric for metric in self._metrics.get(key(name), []) if unit in (None, metric.unit)]
-        return found[0] if found else self._unknown("metric", name, self._metrics)
+        return min(found, key=_preference) if found else self._unknown("metric", name, self._metrics)
 
     def events_like(self, pattern: str) -> list[Event]:
         """Events whose names contain a text, or match a pattern with `*` and `?`."""
@@ -223,8 +225,13 @@ class Catalogue:
         terms = [term for term in body.split(",") if term]
         if key(prefix) in self._events:
             event = self.event(prefix)
-        elif terms and key(terms[0]) in self._events:
-            event = self.event(terms.pop(0))
+        elif terms and (named := self._events.get(key(terms[0]))):
+            if prefix.lower() in HYBRID_UNITS:  # the other kind of core has another event of that name
+                named = [event for event in named if event.unit not in HYBRID_UNITS or event.unit == prefix.lower()]
+            if not named:
+                return None
+            event = min(named, key=_preference)
+            terms.pop(0)
         else:
             return None
         return _changed(event, name, [*terms, f"modifiers={modifiers}"] if modifiers else terms)
@@ -235,12 +242,16 @@ class Catalogue:
 
     def needed(self, metrics: Iterable[str], *, platform: Platform | None = None) -> tuple[str, ...]:
         """Keys of the events that must be counted for some metrics, including those that the kernel counts."""
-        return evaluating.needed(
-            [self._wanted(name, "").tree for name in metrics],
-            definitions=self.definitions(),
-            platform=platform,
-            exists=lambda name: self.resolve(name) is not None,
-        )
+        found: dict[str, None] = {}
+        for unit, chosen in self._by_unit(metrics).items():
+            own = evaluating.needed(
+                [metric.tree for metric in chosen.values()],
+                definitions=self.definitions(unit),
+                platform=platform,
+                exists=lambda name: self.resolve(name) is not None,
+            )
+            found |= dict.fromkeys(own)
+        return tuple(found)
 
     def evaluate(self, metric: str, counts: Mapping[str, float], *, platform: Platform | None = None) -> float:
         """The scaled value of a metric, given counts of events; NaN if a count that it needs is missing."""
@@ -251,14 +262,27 @@ class Catalogue:
         self, metrics: Iterable[str], *, platform: Platform | None = None, inputs: tuple[str, ...] | None = None
     ) -> Compiled:
         """Scaled metrics as one NumPy function of counts, whose last axis are the events `inputs`."""
-        chosen = {name: self._wanted(name, "") for name in metrics}
-        return compile_expressions(
-            {name: metric.tree for name, metric in chosen.items()},
-            definitions=self.definitions(),
-            platform=platform,
-            inputs=self.needed(chosen, platform=platform) if inputs is None else inputs,
-            scales={name: metric.scale for name, metric in chosen.items()},
-        )
+        wanted = tuple(metrics)
+        inputs = self.needed(wanted, platform=platform) if inputs is None else inputs
+        parts = [
+            compile_expressions(
+                {name: metric.tree for name, metric in chosen.items()},
+                definitions=self.definitions(unit),
+                platform=platform,
+                inputs=inputs,
+                scales={name: metric.scale for name, metric in chosen.items()},
+            )
+            for unit, chosen in self._by_unit(wanted).items()
+        ]
+        return parts[0] if len(parts) == 1 else evaluating.side_by_side(parts, wanted, inputs)
+
+    def _by_unit(self, metrics: Iterable[str]) -> dict[str, dict[str, Metric]]:
+        """Metrics by name, by their units: each refers to metrics of its own unit, if that has them."""
+        found: dict[str, dict[str, Metric]] = {}
+        for name in metrics:
+            metric = self._wanted(name, "")
+            found.setdefault(metric.unit, {})[name] = metric
+        return found
 
     def _wanted(self, name: str, unit: str) -> Metric:
         """The metric of a unit if it has one of that name, else that of any unit."""
@@ -293,6 +317,11 @@ class _Definitions(Mapping[str, Expression]):
 
     def __len__(self) -> int:
         return len(self._catalogue._metrics)
+
+
+def _preference(one: Event | Metric) -> int:
+    """0 is best: of the core, then of the small cores of a hybrid CPU, then of other units."""
+    return 0 if one.unit in CORE_UNITS - {"cpu_atom"} else 1 if one.unit == "cpu_atom" else 2
 
 
 def is_pattern(text: str) -> bool:

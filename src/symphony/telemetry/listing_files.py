@@ -23,6 +23,7 @@ IN_KERNEL = "tools/perf/pmu-events/arch"
 LISTINGS_PATH_HINT = f"give a kernel tree, its folder {IN_KERNEL}, or Debian's linux-source package as downloaded"
 _MAX_FILE_BYTES = 1 << 26  # bytes of one file: the kernel's are a few MB
 _MAX_FOLDER_ENTRIES = 300_000  # entries of a folder that is searched
+_ARCHITECTURES = ("arm64", "powerpc", "riscv", "s390", "x86")
 _DEB = b"!<arch>\n"
 _INNER_TAR = re.compile(r"linux-source-[^/]*\.tar(\.\w+)?$|linux-[^/]*\.tar(\.\w+)?$")
 
@@ -85,6 +86,12 @@ def _folder(path: Path) -> dict[str, bytes]:
             start = f"{path.relative_to(above).as_posix()}/"
             own = {name: file for name, file in _below(above).items() if "/" not in name or name.startswith(start)}
             return _contents({f"{above.name}/{name}": file for name, file in own.items()})
+    if any(path.glob("*.json")):
+        # The folder of one microarchitecture alone: no CPU is known to use it, so users name it.
+        above = next((above for above in path.parents if above.name in _ARCHITECTURES), path.parent)
+        start = f"{above.name if above.name in _ARCHITECTURES else 'unknown'}/"
+        own = {f"{start}{file.relative_to(above).as_posix()}": file for file in path.glob("*.json")}
+        return {f"{start}{MAPFILE}": b"", **_contents(own)}
     raise DataError(f"there is no {MAPFILE} in the folder, nor above it", where=str(path), hint=LISTINGS_PATH_HINT)
 
 

@@ -19,6 +19,7 @@ class Platform:
 
     smt_on: bool = False  # several hardware threads of a core are in use
     core_wide: bool = False  # whole cores are counted, as by `perf stat -a`
+    target_cpu: bool = False  # CPUs are counted, not processes
     num_cpus: float = 1  # hardware threads
     num_cpus_online: float = 1
     num_cores: float = 1
@@ -99,6 +100,11 @@ def cpuid(root: Path = Path("/")) -> str:
             return "{}-{}-{:X}-{:X}".format(facts["vendor_id"], *numbers)
         if pvr := re.search(r"pvr ([0-9a-f]{4}) ([0-9a-f]{4})", facts.get("revision", "")):
             return f"0x{pvr[1]}{pvr[2]}"
+        if facts.get("vendor_id") == "IBM/S390":
+            made, levels = _facts(root / "proc/sysinfo"), _text(root / "proc/service_levels")
+            counters = re.search(r"CPU-MF: Counter facility: version=(\S+) authorization=(\S+)", levels)
+            model = made["Model"].split()[:2]
+            return ",".join((made["Manufacturer"], made["Type"], *model, *(counters.groups() if counters else ())))
         if "mvendorid" in facts:
             return "-".join(f"0x{int(facts[name], 16):x}" for name in ("mvendorid", "marchid", "mimpid"))
     except (KeyError, ValueError):
@@ -120,6 +126,7 @@ def platform(root: Path = Path("/"), *, system_wide: bool = False) -> Platform:
     return Platform(
         smt_on=_text(cpus / "smt/active") == "1",
         core_wide=system_wide,
+        target_cpu=system_wide,
         num_cpus=max(present) + 1,
         num_cpus_online=len(online),
         num_cores=groups("core_cpus_list"),
@@ -165,9 +172,13 @@ def _tsc_hz(facts: dict[str, str]) -> float:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """The first value of each field of /proc/cpuinfo."""
+    return _facts(root / "proc/cpuinfo")
+
+
+def _facts(file: Path) -> dict[str, str]:
+    """The first value of each field of a file like /proc/cpuinfo."""
     facts: dict[str, str] = {}
-    for line in _text(root / "proc/cpuinfo").splitlines():
+    for line in _text(file).splitlines():
         name, colon, value = line.partition(":")
         if colon:
             facts.setdefault(name.strip(), value.strip())

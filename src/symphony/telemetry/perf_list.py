@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from symphony.problem.errors import DataError
 from symphony.telemetry.events import Catalogue, Event, Metric
-from symphony.telemetry.listings import Fields, Record, event_of, metric_of, records
+from symphony.telemetry.listings import Fields, Record, each_record, event_of, metric_of, without_cycles
 
 PERF_LIST_NAME = "perf-list"
 _COMMAND = ("perf", "list", "--json")
@@ -47,7 +47,9 @@ def read(content: bytes, *, where: str = "perf list --json", source: str = "") -
     """The events and metrics that perf printed, without tracepoints, which are not counters of the CPU."""
     events: dict[tuple[str, str], Event] = {}
     metrics: dict[tuple[str, str], Metric] = {}
-    for record, place in records(where, content):
+    left_out: list[str] = []
+
+    def add(record: Record, place: str) -> None:
         fields = Fields(_as_listed(record), place)
         if fields.text("MetricName") and fields.text("MetricExpr"):
             metric = metric_of(fields)
@@ -60,13 +62,14 @@ def read(content: bytes, *, where: str = "perf list --json", source: str = "") -
             events.setdefault((event.name.lower(), event.unit), event)
             alias = fields.text("EventAlias")
             if alias and "/" not in alias:
-                named = event_of(
-                    Fields({**fields.record, "EventName": alias}, place), PERF_LIST_NAME, topic=event.topic
-                )
-                events.setdefault((alias.lower(), named.unit), named)
+                events.setdefault((alias.lower(), event.unit), replace(event, name=alias))
+
+    each_record(where, content, add, left_out)
     if not events:
-        raise DataError("there are no events in it", where=where, hint=_PERF_LIST_HINT)
-    return Catalogue(PERF_LIST_NAME, tuple(events.values()), tuple(metrics.values()), source=source)
+        what = f"there are no events in it{f': {left_out[0]}' if left_out else ''}"
+        raise DataError(what, where=where, hint=_PERF_LIST_HINT)
+    found = Catalogue(PERF_LIST_NAME, tuple(events.values()), tuple(metrics.values()), source=source)
+    return without_cycles(found, left_out)
 
 
 def _as_listed(record: Record) -> Record:

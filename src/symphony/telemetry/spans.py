@@ -206,6 +206,10 @@ class Span:
             known_s[into] += part.enabled_s * np.array(part.known)
         with np.errstate(divide="ignore", invalid="ignore"):
             counts = np.where(known_s > 0, counts * (sum(part.enabled_s for part in self.parts) / known_s), np.nan)
+        for at, event in enumerate(events):
+            tally = self.tallies.get(event)
+            if tally and tally.whole and not tally.count and not tally.variance:
+                counts[:, at] = 0.0  # it never happened: a ratio to it is unknown, not a ratio of errors
         rest = {TSC: np.full(DRAWS, self.duration_s * self.reader.model.platform.system_tsc_freq)}
         for event, tally in self.tallies.items():
             if event not in events and tally.known_s:

@@ -176,6 +176,16 @@ def test_bad_pods(tmp_path: Path) -> None:
         read_pods(path, duration_s="long")
 
 
+def test_gpus_that_nobody_has_seen_share_their_memory_too(tmp_path: Path) -> None:
+    """A pod that may run anywhere reserves its share of such a GPU: two of 60% never run at once."""
+    write(tmp_path, "sn,cpu_milli,memory_mib,gpu,model", "m,64000,1000,1,H999", name="machines.csv")
+    rows = [f"p{n},1000,1,1,600,,LS,Running,{n},{n + 10},{n}" for n in range(2)]
+    reading = read_pods(write(tmp_path, PODS, *rows), machines=str(tmp_path / "machines.csv"))
+    assert reading.topology is not None
+    (kernel,) = reading.kernels
+    assert kernel.implementations["h999"].memory == 0.6 * reading.topology.kind_of["h999"].memory > 0
+
+
 def test_bad_machines(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -65,6 +65,8 @@ def test_a_name_does_not_matter_and_neither_does_compression(tmp_path: Path) -> 
         ("a.csv", OURS.encode()),
         ("b", gzip.compress(OURS.encode())),
         ("c.json", lzma.compress(OURS.encode())),
+        ("d.txt", b"\xef\xbb\xbf" + OURS.encode()),
+        ("e.txt", gzip.compress(b"\xef\xbb\xbf" + OURS.encode())),
     ):
         (tmp_path / name).write_bytes(content)
         assert readers.sniff(tmp_path / name).name == "symphony"

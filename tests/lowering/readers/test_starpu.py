@@ -202,7 +202,14 @@ def test_bad_files(file: str, old: str, new: str, what: str, tmp_path: Path) -> 
     assert what in str(error.value)
 
 
-@pytest.mark.parametrize("entry", ["0", "", "fast", "1 2 3"])
+def test_models_of_another_version(tmp_path: Path) -> None:
+    folder = part(tmp_path)
+    (folder / "codelets" / "45").rename(folder / "codelets" / "44")
+    with pytest.raises(DataError, match="its performance models have version 44, and only version 45 can be read"):
+        readers.read(folder)
+
+
+@pytest.mark.parametrize("entry", ["0", "", "fast", "1 2 3", "nan"])
 def test_a_bad_entry_is_left_out_alone(entry: str, tmp_path: Path) -> None:
     folder = part(tmp_path)
     rows = read(folder).tables["rows"]

@@ -56,7 +56,7 @@ def test_packed_files_read_alike_whatever_their_name(tmp_path: Path, pack: objec
         ("a,2,3,4", "it has 4 cells; the header has 3"),
         (" ,2,3", "name is ' ', and should be a text"),
         ("a,0,3", "gpus is '0', and should be a whole number from 1 to 8"),
-        ("a,1.0,3", "gpus is '1.0'"),
+        ("a,1.5,3", "gpus is '1.5'"),
         ("a,1_0,3", "gpus is '1_0'"),
         ("a,2,-1", "seconds is '-1', and should be a number from 0 to 1e+09"),
         ("a,2,nan", "seconds is 'nan'"),

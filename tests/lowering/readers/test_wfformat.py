@@ -192,6 +192,13 @@ def test_what_is_no_workflow(tmp_path: Path) -> None:
             read(path)
 
 
+def test_older_versions_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"name": "old", "schemaVersion": "1.4", "workflow": {"tasks": []}}))
+    with pytest.raises(DataError, match=r"it is in WfFormat 1\.4, and only version 1\.5 can be read"):
+        readers.read(path)
+
+
 def test_one_damaged_file_of_a_folder(tmp_path: Path) -> None:
     good = spoilt(tmp_path, lambda spec, run: None)
     (tmp_path / "cut.json").write_text(good.read_text()[:-40])

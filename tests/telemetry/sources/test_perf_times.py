@@ -97,6 +97,41 @@ def test_a_clock_that_went_back_costs_one_window(tmp_path: Path) -> None:
     assert "line 5: the clock goes back" in said(log) and "line 1: the log begins at 5.1 s" in said(log)
 
 
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize("events", [1, 2])
+@pytest.mark.parametrize("cut", [29, 36])
+def test_a_window_of_which_every_line_is_cut_short_is_no_part_of_the_next(
+    json: bool, events: int, cut: int, tmp_path: Path
+) -> None:
+    """Otherwise the next count would be spread over twice its time."""
+
+    def one(tenth: int, event: str) -> str:
+        return (
+            line(f"0.{tenth}00000000", event=event) if json else f"0.{tenth}00000000,74,,{event},100000000,100.00,,\n"
+        )
+
+    names = ["page-faults", "cycles"][:events]
+    lines = [[one(tenth, event) for event in names] for tenth in range(1, 6)]
+    lines[2] = [text[:cut] + "\n" for text in lines[2]]
+    log = read("".join(text for window in lines for text in window), tmp_path)
+    found = log[""]
+    np.testing.assert_allclose(found.start_s, [0, 0.1, 0.3, 0.4])
+    np.testing.assert_allclose(found.duration_s, 0.1)
+    assert np.isfinite(found.count).all() and "line" in said(log)
+    for at in range(events if events > 1 else 0):  # one line of two: the window stays
+        lines[2] = [one(3, name)[:cut] + "\n" if place == at else one(3, name) for place, name in enumerate(names)]
+        found = read("".join(text for window in lines for text in window), tmp_path)[""]
+        assert len(found) == 5 and np.isnan(found.count).sum() == 1
+        np.testing.assert_allclose(found.duration_s, 0.1)
+
+
+def test_an_appended_log_without_its_beginning_costs_one_window(tmp_path: Path) -> None:
+    times = ["0.1", "0.2", "0.3", "0.4", "0.2", "0.3", "0.4"]
+    log = read("".join(line(f"{time}00000000") for time in times), tmp_path)
+    assert "line 5: the clock goes back: from 0.4 s to 0.2 s; the window is left out" in said(log)
+    np.testing.assert_allclose(log[""].duration_s, [0.1] * 6)
+
+
 def test_windows_may_differ_in_length(tmp_path: Path) -> None:
     """A busy machine makes them longer, and the last one is shorter."""
     log = read("".join(line(f"{time:.9f}") for time in (0.1, 0.2, 0.3, 0.7, 0.8, 0.81)), tmp_path)

@@ -48,7 +48,7 @@ _GAVEL_JOB_COLUMNS = {
     "total_steps": tables.whole(1),
     "num_gpus": _GPU_COUNT,
     "priority_weight": tables.number(),
-    "arrival_s": tables.number(),
+    "arrival_s": tables.clock,
 }
 _RATE_NOTES = (
     "The time of a step is that of the whole gang, measured on that many GPUs, exchange between workers included.",
@@ -167,7 +167,7 @@ def read_jobs(
     if guessed:
         notes.append(f"Not measured, so scaled from the widest measured gang: {', '.join(guessed)}.")
     contents = lower(listed, filter(None, kernels.values()), collector, preemption, unit="steps")
-    return replace(contents, notes=(*notes, *_RATE_NOTES[:2], *table.notes))
+    return replace(contents, notes=(*notes, *contents.notes, *_RATE_NOTES[:2], *table.notes))
 
 
 def _rate_table(path: Path, collector: Collector) -> CsvTable:

@@ -13,6 +13,9 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Gang, Job, Kernel, Profile, Task, TaskGraph
 
 WHOLE_GPU_DEMAND: Mapping[str, float] = {"compute": 1.0}  # demand of a worker on its GPU where none was measured
+# Arrivals count from the first job if nothing arrives before it for longer than this share of the list's time and this
+# many mean gaps: a part of a longer list, or times since 1970. Otherwise the load of the list would be far too low.
+MAX_LEAD_SHARE, MAX_LEAD_GAPS = 0.1, 10.0
 
 
 class JobShape(NamedTuple):
@@ -94,10 +97,15 @@ def lower(
     graphs: dict[tuple[str, int, float], TaskGraph] = {}
     index: dict[tuple[str, int, float], int] = {}
     jobs: list[tuple[Job, CsvRow]] = []
+    listed, notes = _from_the_first(list(listed))
     for job in listed:
         seconds = slowest_s[job.kernel] * job.units
         if seconds > limits.SECONDS:
             collector.bad(job.where, f"it takes {seconds:.3g} s, more than Symphony's bound of {limits.SECONDS:.3g} s")
+            continue
+        if job.arrival_s > limits.SECONDS:
+            bound = f"more than Symphony's bound of {limits.SECONDS:.3g} s"
+            collector.bad(job.where, f"it arrives {job.arrival_s:.3g} s after the first job, {bound}")
             continue
         key = (job.kernel, job.workers, job.units)
         if key not in graphs:
@@ -111,7 +119,19 @@ def lower(
         graphs=tuple(graphs.values()),
         jobs=tuple(job for job, _ in jobs),
         tables={"jobs": tuple(row for _, row in jobs)},
+        notes=notes,
     )
+
+
+def _from_the_first(listed: list[ListedJob]) -> tuple[list[ListedJob], tuple[str, ...]]:
+    """The jobs, with arrivals from the first one if the list begins long before it; and a note on that."""
+    first = min((job.arrival_s for job in listed), default=0.0)
+    last = max((job.arrival_s for job in listed), default=0.0)
+    gap = (last - first) / max(1, len(listed) - 1)
+    if first <= max(MAX_LEAD_SHARE * last, MAX_LEAD_GAPS * gap) or (last == first <= limits.SECONDS):
+        return listed, ()
+    note = f"Arrivals count from the first job, which arrives at {first:.10g} s of the file's clock."
+    return [job._replace(arrival_s=job.arrival_s - first) for job in listed], (note,)
 
 
 def gang_graph(kernel: str, workers: int, units: float, preemption: CheckpointCost | None, *, unit: str) -> TaskGraph:

@@ -14,7 +14,16 @@ from pathlib import Path
 
 from symphony.lowering.readers.job_lists import JobShape, ListedJob, checkpoint_cost, gpu_cluster, lower
 from symphony.lowering.readers.reading import Collector, FileContents, Format
-from symphony.lowering.readers.tables import CellParser, CsvRow, has_columns, number, read_table, text, whole
+from symphony.lowering.readers.tables import (
+    MAX_CLOCK_S,
+    CellParser,
+    CsvRow,
+    has_columns,
+    number,
+    read_table,
+    text,
+    whole,
+)
 from symphony.problem import limits
 from symphony.problem.build import DeviceSpec
 from symphony.problem.topology import Topology
@@ -27,7 +36,7 @@ _MILLISECONDS = number(0.0, limits.SECONDS * 1e3)
 _MURI_JOB_COLUMNS: Mapping[str, CellParser] = {
     "job_id": text,
     "num_gpu": whole(1, limits.WORKERS_PER_GANG),
-    "submit_time": _MILLISECONDS,
+    "submit_time": number(0.0, MAX_CLOCK_S * 1e3),
     "iterations": whole(1),
     "model_name": text,
     "batch_size": whole(1),
@@ -77,7 +86,7 @@ def read_jobs(
     if several:
         notes.append(f"Listed with several sets of times, so each has a kernel (name#2, …): {', '.join(several)}.")
     contents = lower(listed, kernels.values(), collector, preemption, unit="iterations")
-    return replace(contents, topology=cluster(), notes=(*notes, *table.notes))
+    return replace(contents, topology=cluster(), notes=(*notes, *contents.notes, *table.notes))
 
 
 def cluster() -> Topology:

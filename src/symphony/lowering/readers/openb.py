@@ -40,7 +40,7 @@ _PODS: Mapping[str, CellParser] = {
     "num_gpu": tables.whole(0, limits.WORKERS_PER_GANG),
     "gpu_milli": tables.whole(0, 1000),
 }
-_OPTIONAL_TIME = tables.blank_or(tables.number())
+_OPTIONAL_TIME = tables.blank_or(tables.clock)
 _TIMES: Mapping[str, CellParser] = {
     "gpu_spec": tables.any_text,
     "qos": tables.any_text,
@@ -83,11 +83,15 @@ def read_pods(
     length_s = None if duration_s is None else tables.option_value("duration_s", duration_s, tables.number(1.0))
     table = tables.read_table(path, collector, _PODS, optional=_TIMES)
     table = table.checked(collector, _contradiction).unique(collector, lambda row: row["name"])
-    kernels = tuple({_name(row): _kernel(row) for row in table.rows}.values())
+    topology = _cluster_of(path, machines, collector)
+    memory = {model.lower(): size for model, size in _GPU_MEMORY_BYTES.items()}
+    memory |= {kind.name: kind.memory for kind in (topology.kinds if topology else ()) if kind.type == "gpu"}
+    kernels = tuple({_name(row): _kernel(row, memory) for row in table.rows}.values())
     if any(row["creation_time"] is not None for row in table.rows):
         listed, notes = _arrivals(table, length_s, collector)
         lowered = lower(listed, kernels, collector, None, unit="s")
         contents = replace(lowered, tables={"pods": lowered.tables["jobs"]})
+        notes += lowered.notes
     elif length_s is not None:
         graphs = tuple(gang_graph(_name(row), max(1, row["num_gpu"]), length_s, None, unit="s") for row in table.rows)
         contents = FileContents(kernels=kernels, graphs=graphs, tables={"pods": table.rows})
@@ -95,7 +99,6 @@ def read_pods(
     else:
         contents = FileContents(kernels=kernels, tables={"pods": table.rows})
         notes = ["The list has no times, so there are no jobs: duration_s= would make graphs of that length."]
-    topology = _cluster_of(path, machines, collector)
     notes += [*_ASSUMPTION_NOTES, *(_CLUSTER_NOTES if topology else ()), *table.notes]
     return replace(contents, topology=topology, notes=tuple(notes))
 
@@ -173,18 +176,16 @@ def _name(row: CsvRow) -> str:
     return f"gpu{row['gpu_milli'] / 1000:g}" + "".join(f"/{model.lower()}" for model in _allowed(row))
 
 
-def _kernel(row: CsvRow) -> Kernel:
-    """One second of a pod with these requests."""
+def _kernel(row: CsvRow, memory: Mapping[str, float]) -> Kernel:
+    """One second of a pod with these requests. `memory`: bytes of the GPUs, by device kind."""
     if not row["num_gpu"]:
         cores = {"compute": row["cpu_milli"] / 1000}
         return Kernel(_name(row), {"cpu": Profile(fixed_s=1.0, demand=cores, memory=float(row["memory_mib"] * MIB))})
-    milli, allowed = row["gpu_milli"], _allowed(row)
+    milli, allowed = row["gpu_milli"], tuple(model.lower() for model in _allowed(row))
     demand = {"compute": milli / 1000}
     profiles = {
-        model.lower(): Profile(
-            fixed_s=1.0, demand=demand, memory=milli * _GPU_MEMORY_BYTES.get(model, _OTHER_GPU_MEMORY_BYTES) / 1000
-        )
-        for model in allowed or _GPU_MEMORY_BYTES
+        kind: Profile(fixed_s=1.0, demand=demand, memory=milli * memory.get(kind, _OTHER_GPU_MEMORY_BYTES) / 1000)
+        for kind in allowed or memory
     }
     if not allowed:
         profiles["gpu"] = Profile(fixed_s=1.0, demand=demand)  # of other clusters: memory size unknown

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from symphony.lowering.readers.job_lists import WHOLE_GPU_DEMAND, ListedJob, checkpoint_cost, lower
 from symphony.lowering.readers.reading import Collector, FileContents, Format
-from symphony.lowering.readers.tables import CsvRow, has_columns, number, read_table, text, whole
+from symphony.lowering.readers.tables import CsvRow, clock, has_columns, number, read_table, text, whole
 from symphony.problem import limits
 from symphony.problem.workload import Kernel, Profile
 
 WEEK_S = 7 * 86400
 _PHILLY_JOB_COLUMNS = {
     "week": whole(),
-    "submit_s": number(),
+    "submit_s": clock,
     "duration_s": number(low=1e-3),
     "num_gpus": whole(1, limits.WORKERS_PER_GANG),
     "vc": text,
@@ -57,7 +57,8 @@ def read_jobs(
         preemption.note("chosen"),
         *table.notes,
     )
-    return replace(lower(listed, [kernel], collector, preemption, unit="s"), notes=notes)
+    contents = lower(listed, [kernel], collector, preemption, unit="s")
+    return replace(contents, notes=(*notes, *contents.notes))
 
 
 PHILLY_FORMAT = Format(

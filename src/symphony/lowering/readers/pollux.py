@@ -57,7 +57,7 @@ _POLLUX_JOB_COLUMNS: Mapping[str, CellParser] = {
     "load": tables.text,
     "workload": tables.text,
     "job": tables.text,
-    "submit_s": tables.number(),
+    "submit_s": tables.clock,
     "model": tables.text,
     "num_gpus": _GPU_COUNT,
     "batch_size": tables.whole(1),
@@ -157,7 +157,7 @@ def read_jobs(
         names = ", ".join(sorted(spread))
         notes.append(f"Measured on more machines than needed, because no packed placement was measured: {names}.")
     contents = lower(listed, kernels.values(), collector, preemption, unit="steps")
-    return replace(contents, topology=cluster(), notes=(*notes, *table.notes))
+    return replace(contents, topology=cluster(), notes=(*notes, *contents.notes, *table.notes))
 
 
 def cluster() -> Topology:

@@ -6,6 +6,7 @@ or is listed as a `SkippedRecord` beside the good ones. Single measurements amon
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import lzma
 import zlib
@@ -95,18 +96,21 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_head(path: Path) -> bytes:
-    """The first `HEAD_BYTES` of a file, decompressed, also if the file is truncated; b"" for a folder."""
+    """The first `HEAD_BYTES` of a file, decompressed and without a byte order mark, also if it is truncated.
+
+    b"" for a folder.
+    """
     if path.is_dir():
         return b""
     raw = _raw(path, 16 * HEAD_BYTES)
     try:
         if raw.startswith(_GZIP):
-            return zlib.decompressobj(wbits=31).decompress(raw, HEAD_BYTES)
-        if raw.startswith(_XZ):
-            return lzma.LZMADecompressor().decompress(raw, HEAD_BYTES)
+            raw = zlib.decompressobj(wbits=31).decompress(raw, HEAD_BYTES)
+        elif raw.startswith(_XZ):
+            raw = lzma.LZMADecompressor().decompress(raw, HEAD_BYTES)
     except _DAMAGED as error:
         raise _damaged(path, error) from None
-    return raw[:HEAD_BYTES]
+    return raw[:HEAD_BYTES].removeprefix(codecs.BOM_UTF8)
 
 
 def read_text(path: Path) -> str:

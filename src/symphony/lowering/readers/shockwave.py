@@ -32,7 +32,7 @@ _SHOCKWAVE_JOB_COLUMNS = {
     "adaptation": tables.one_of("accordion", "gns", "static"),
     "priority_weight": tables.number(),
     "duration_s": tables.number(),
-    "arrival_s": tables.number(),
+    "arrival_s": tables.clock,
 }
 
 
@@ -79,7 +79,7 @@ def read_jobs(
         "below about 10% mean little.",
     )
     topology = gpu_cluster("shockwave32", "gpu", DeviceSpec(type="gpu"), machines=8, gpus=4, nic=12.5e9)
-    return replace(contents, topology=topology, notes=(*notes, *table.notes))
+    return replace(contents, topology=topology, notes=(*notes, *contents.notes, *table.notes))
 
 
 SHOCKWAVE_FORMAT = Format(

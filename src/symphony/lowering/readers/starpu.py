@@ -106,6 +106,14 @@ def _kernels(rows: Iterable[Measured], kinds: set[str]) -> tuple[Kernel, ...]:
 
 def _rows(folder: Path, machine: str, collector: Collector) -> list[Measured]:
     rows: list[Measured] = []
+    if not (folder / "codelets" / MODEL_VERSION).is_dir():
+        others = sorted(inside.name for inside in (folder / "codelets").iterdir() if inside.is_dir())
+        found = f"version {', '.join(others)}" if others else "no version"
+        raise DataError(
+            f"its performance models have {found}, and only version {MODEL_VERSION} can be read",
+            where=str(folder / "codelets"),
+            hint="name a sampling folder of StarPU 1.3 or 1.4",
+        )
     for file in sorted((folder / "codelets" / MODEL_VERSION).glob(f"*.{machine}")):
         with record(collector, str(file)):
             rows += _model(file, collector)
@@ -407,7 +415,7 @@ def _routes(root: ElementTree.Element) -> dict[tuple[int, int], list[str]]:
 
 def sniff(path: Path, head: bytes) -> bool:
     """A folder with bus measurements and codelets."""
-    return path.is_dir() and any((path / "bus").glob("*.bandwidth")) and (path / "codelets" / MODEL_VERSION).is_dir()
+    return path.is_dir() and any((path / "bus").glob("*.bandwidth")) and (path / "codelets").is_dir()
 
 
 STARPU_FORMAT = Format("starpu", "StarPU performance models and bus measurements", sniff, read)

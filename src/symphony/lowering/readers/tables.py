@@ -18,6 +18,7 @@ from symphony.lowering.readers.reading import Collector, read_text
 from symphony.problem import limits
 from symphony.problem.errors import DataError, WorkloadError
 
+MAX_CLOCK_S = 1e11  # beyond it, times since 1970 are in milliseconds
 CellParser = Callable[[str], Any]  # returns the value of a cell, or raises ValueError with what the cell should be
 
 
@@ -88,7 +89,7 @@ def read_table(
     """Read the named columns of a CSV file. `optional` columns may be absent: their values are None then."""
     lines = read_text(path).replace("\r\n", "\n").split("\n")
     try:
-        header = _cells(lines[0])
+        header = _header(lines[0])
     except BadRecord as error:
         raise DataError(str(error), where=f"{path}: line 1", hint="fix its quotes") from None
     index = {name: position for position, name in enumerate(header)}
@@ -122,8 +123,10 @@ def has_columns(*names: str, without: Iterable[str] = ()) -> Callable[[Path, byt
     required, excluded = set(names), set(without)
 
     def sniff(path: Path, head: bytes) -> bool:
-        first_line = head.decode("utf-8-sig", errors="replace").split("\n", 1)[0]
-        header = set(first_line.rstrip("\r").split(","))
+        try:
+            header = set(_header(head.decode("utf-8-sig", errors="replace").split("\n", 1)[0].rstrip("\r")))
+        except BadRecord:
+            return False
         return required <= header and not excluded & header
 
     return sniff
@@ -157,17 +160,25 @@ def number(low: float = 0.0, high: float = limits.SECONDS) -> CellParser:
     return parse
 
 
+def clock(cell: str) -> float:
+    """A time in seconds since any date, 1970 included."""
+    try:
+        return float(number(0.0, MAX_CLOCK_S)(cell))
+    except ValueError:
+        raise ValueError(f"seconds (not milliseconds), from 0 to {MAX_CLOCK_S:g}") from None
+
+
 def whole(low: int = 0, high: int = 10**9) -> CellParser:
     """Parses a whole number from `low` to `high`, both included."""
 
     def parse(cell: str) -> int:
         try:
-            value = int(cell)
+            value = float(cell)  # 4.0 is 4: tables that had blank cells are often written so
         except ValueError:
-            value = low - 1
-        if not low <= value <= high or "_" in cell:
+            value = math.nan
+        if not low <= value <= high or value % 1 or "_" in cell:
             raise ValueError(f"a whole number from {low:,} to {high:,}")
-        return value
+        return int(value)
 
     return parse
 
@@ -211,6 +222,10 @@ def companion(path: Path, given: object, usual: Path, *, hint: str) -> Path:
     if not usual.exists():
         raise DataError(f"it needs {usual.name}, and there is no {usual}", where=str(path), hint=hint)
     return usual
+
+
+def _header(line: str) -> list[str]:
+    return [name.strip() for name in _cells(line)]
 
 
 def _cells(line: str) -> list[str]:

@@ -26,6 +26,7 @@ from symphony.lowering.readers.parsing import (
 )
 from symphony.lowering.readers.reading import Collector, FileContents, Format
 from symphony.problem import limits
+from symphony.problem.errors import DataError
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
 ZERO_RUNTIME_S = 0.5  # used for a runtime of 0: the clock had whole seconds, and the rounding error is half of one
@@ -66,6 +67,13 @@ def _workflow(file: Path, name: str, collector: Collector, memory: dict[str, flo
     """One workflow. Adds its kernels to `memory`, and what the notes report to `count`."""
     where = str(file)
     document = load_json(file)
+    version = document.get("schemaVersion") if isinstance(document, dict) else None
+    if version in ("1.0", "1.1", "1.2", "1.3", "1.4"):
+        raise DataError(
+            f"it is in WfFormat {version}, and only version 1.5 can be read",
+            where=where,
+            hint="take the instance from github.com/wfcommons/WfInstances, which has them in version 1.5",
+        )
     declared = member_list(document, "workflow", "specification", "tasks", where=where)
     runs = _runs(document, collector, where)
     sizes = _sizes(document, collector, where)

@@ -32,6 +32,7 @@ class Unusable(Exception):
 
 
 _LOCALE_NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?")
+_BEGINS = re.compile(r'(?:\s*\{"interval" ?: ?| *)(\d+[.,]\d{9})(?!\d)')
 _MISSING_VALUE = re.compile(r"<(not counted|not supported)>")
 _PLACES = ("cpu", "core", "cluster", "cache", "die", "socket", "node", "thread")
 NOT_PERF = "not a line of perf stat"
@@ -76,6 +77,12 @@ class Parser:
             if other not in (None, self._separator) and str(why).startswith(NOT_PERF):
                 raise Unusable(f"fields with {other!r} between them in a log with {self._separator!r}") from None
             raise
+
+
+def time_of(text: str) -> float | None:
+    """The time at the beginning of a line, whatever follows."""
+    found = _BEGINS.match(text)
+    return _number(found[1]) if found else None
 
 
 def _number(text: str) -> float:

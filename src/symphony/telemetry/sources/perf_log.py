@@ -36,13 +36,12 @@ import numpy as np
 from symphony.problem.errors import DataError, InputError
 from symphony.telemetry.samples import Column, Problem, Recording, Sample, record
 from symphony.telemetry.sources.perf_groups import given_groups, grouped
-from symphony.telemetry.sources.perf_line import NOT_PERF, TOTALS, Form, Parser, PerfReading, Unusable
+from symphony.telemetry.sources.perf_line import NOT_PERF, TOTALS, Form, Parser, PerfReading, Unusable, time_of
 from symphony.telemetry.sources.perf_times import INEXACT, IS_CPU, Clock, elapsed, enabled_time, enabled_times
 from symphony.telemetry.sources.problems import Problems
 
 MAX_LOG_LINE_BYTES = 1 << 16
 MAX_EVENTS_PER_S = 1e12  # per second with a counter: some hundred times the maximum of a core
-LATE_FIRST_WINDOW_FACTOR = 1.5  # times the usual length: the log's beginning may be lost
 MAX_CPUS = 1 << 16  # over which a run time may be summed
 _PERF_LOG_HINT = "write a log with: perf stat -I 100 -j -o perf.json -e EVENTS -- COMMAND"
 
@@ -181,8 +180,8 @@ class PerfLines:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             self._problem(number + 1, f"the rest cannot be decompressed: {error}")
 
-    def _readings(self) -> Iterator[PerfReading | None]:
-        """Readings; None where another run of perf begins."""
+    def _readings(self) -> Iterator[PerfReading | float | None]:
+        """Readings; the time of a line that cannot be used; None where another run of perf begins."""
         ended = False  # whether any line had a line end
         for number, raw in zip(count(1), self._readable(), strict=False):
             text = raw.decode("utf-8", errors="replace") if isinstance(raw, bytes) else raw
@@ -204,6 +203,8 @@ class PerfLines:
                     self._problem(number, f"{what}: {text.strip()[:60]!r}", kind=what)
                 elif what:
                     self._problem(number, what)
+                if what and (time_s := time_of(text)) is not None:
+                    yield time_s
                 continue
             yield reading
 
@@ -214,11 +215,24 @@ class PerfLines:
         held: list[PerfReading] = []
         expected: list[tuple[str, str]] = []
         timed, ended = False, -1.0  # the time of the last complete window
+        seen: float | None = None  # the time of the last line
+        cut: float | None = None  # the time of the last line that cannot be used
+        lost: float | None = None  # the same, if no line of that window can be used so far
         for reading in self._readings():
-            if held and (reading is None or reading.time_s != held[0].time_s):
-                expected = [(one.where, one.event) for one in held]
+            time_s = reading.time_s if isinstance(reading, PerfReading) else reading
+            if held and (reading is None or time_s != held[0].time_s):
+                if held[0].time_s != cut:
+                    expected = [(one.where, one.event) for one in held]
                 yield from self._close(held)
                 held = []
+            if lost is not None and time_s != lost:
+                self._clock.window(lost)  # the next window does not contain this one
+                lost = None
+            if isinstance(reading, float):
+                cut = reading
+                lost = cut if cut != seen and timed else lost
+                continue
+            seen, lost = time_s, None
             if reading is None:
                 ended = -1.0
                 continue
@@ -335,8 +349,8 @@ class PerfLines:
             self._problem(self._first_line, f"{begins} left out")
             del windows[0]
             return
-        longest = LATE_FIRST_WINDOW_FACTOR * median(enabled[1:])
-        if first_s > LATE_FIRST_WINDOW_FACTOR * usual_s and 0 < enabled[0] < longest:
+        longest = Clock.LATE * median(enabled[1:])
+        if first_s > Clock.LATE * usual_s and 0 < enabled[0] < longest:
             self._problem(self._first_line, f"{begins} taken to be as long as the others")
             windows[0] = [
                 replace(sample, start_s=sample.start_s + first_s - usual_s, duration_s=usual_s) for sample in windows[0]

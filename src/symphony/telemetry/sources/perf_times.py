@@ -20,6 +20,7 @@ class Clock:
     """From perf's times to consecutive windows."""
 
     LONG = 10.0  # times the usual length: the clock jumped, or the machine was suspended
+    LATE = 1.5  # times the usual length: the beginning of a log may be lost
 
     def __init__(self) -> None:
         self._last: float | None = None  # perf's time
@@ -35,7 +36,7 @@ class Clock:
             what = f"the clock goes back: from {last:.9g} s to {time_s:.9g} s"
             self._offset += last  # as if another log was appended
             length = time_s
-            if not 0 < length <= 3 * (usual or math.inf):
+            if not 0 < length <= self.LATE * (usual or math.inf):
                 self._offset -= time_s
                 self._last = time_s
                 return None, f"{what}; the window is left out"
