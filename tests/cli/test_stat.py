@@ -154,6 +154,7 @@ def test_a_command_is_repeated_and_means_have_two_errors(perf: Callable[[], list
     assert (back["runs"], faults["runs"], faults["value"], faults["over_runs"]) == (3, 3, 180, 0)
     assert back["lower"] <= truth("top.back") <= back["upper"] and back["over_runs"] is not None
     once = counts(run("-j", "-e", "page-faults", "--", "true").stderr)[0]
+    assert once["rate"] * once["duration"] == pytest.approx(once["value"])  # of the command's time, as all rows
     assert (
         once["runs"] == 1 and once["over_runs"] is None and once["rate"] > once["value"]
     )  # in much less than a second
