@@ -63,7 +63,7 @@ COMMAND_MODULES = dict.fromkeys(("submit", "job", "result", "logs", "cancel", "t
 COMMAND_MODULES |= dict.fromkeys(("why", "when", "whatif", "record"), "futures")
 OUTPUT_IS_FOLDER = ("evaluate", "train")
 # Objects until a garbage collection, by generation: imports make a hundred thousand, none of which is garbage.
-COLLECT_AFTER = 50_000, 20, 20
+COLLECT_AFTER = 50_000, 20, 100
 JSON_TOOK_FILE = ("compare", "explain", "forecast", "oracle", *OUTPUT_IS_FOLDER)  # in earlier versions
 
 

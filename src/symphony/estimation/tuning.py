@@ -53,7 +53,7 @@ class Tuning(eqx.Module):
     slopes: BeliefSlopes | None = eqx.field(static=True, default=None)
 
 
-def tuned(factors: Array, p: FlowParameters) -> FlowParameters:
+def tuned(factors: Array | np.ndarray, p: FlowParameters) -> FlowParameters:
     """Parameters multiplied by the factors."""
     xp = np if isinstance(factors, np.ndarray) else jnp
     bursts, changes, levels = xp.exp(factors)
