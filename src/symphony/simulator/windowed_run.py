@@ -102,5 +102,5 @@ def snapshot(s: ScenarioArrays, carry: Carry) -> JobSnapshot:
 def run_record(scenario: Scenario, carry: Carry, logs: list[StepLog], policy: str) -> RunRecord:
     """The record of a run, from the logs of its windows."""
     log = jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *logs)
-    host: Any = jax.tree.map(np.asarray, replace(carry, key=None))
+    host: Any = jax.tree.map(np.asarray, replace(carry, key=jax.random.key_data(carry.key)))
     return record(scenario, Trace(log, host), policy, 0.0)
