@@ -235,6 +235,30 @@ assert "jax" in sys.modules and compare is sy.compare and sy.simulator.run.simul
     assert done.returncode == 0, done.stderr
 
 
+def test_a_cluster_here_starts_without_compiling_a_program_or_loading_scipy() -> None:
+    """One process: a program costs a hundredth of a second at every start, SciPy a tenth."""
+    code = """
+import gc, sys
+import symphony as sy
+local = sy.local
+import jax
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+
+@sy.kernel
+def double(x):
+    return 2 * x
+
+with local() as cluster:
+    print(cluster.submit(double, 21).result(), [name for name in compiled if "backend_compile" in name])
+from symphony.problem.native_code import library
+print(library() is not None and "scipy" in sys.modules, gc.isenabled(), gc.get_freeze_count() > 50_000)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("42 []\nFalse True True\n", "")
+
+
 def test_threads_may_ask_for_names_at_once_and_it_may_be_loaded_again() -> None:
     code = """
 import importlib, threading

@@ -13,6 +13,10 @@ with sy.local() as cluster:                     # this machine
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -135,12 +139,37 @@ _PACKAGES = [
 # holds this lock waits for other imports, so no module of Symphony may use a name of this module while it is imported.
 _LOADING = RLock()
 
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Hold the lock while a module is imported.
+
+    Garbage collections would look at the hundred thousand objects of JAX again and again, at the end of the process,
+    too: a third of a second in all. They live as long as the process, so they are left out (`gc.freeze`), and with them
+    what the program has made before and still uses.
+    """
+    with _LOADING:
+        if "jax" in sys.modules:
+            yield
+            return
+        collecting = gc.isenabled()
+        gc.collect()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if "jax" in sys.modules:
+                gc.freeze()
+            if collecting:
+                gc.enable()
+
+
 if not TYPE_CHECKING:  # a checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _NAMES and name not in _PACKAGES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        with _LOADING:
+        with _loading():
             if name in _PACKAGES:
                 return import_module(f"{__name__}.{name}")
             value = globals()[name] = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)

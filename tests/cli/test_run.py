@@ -73,7 +73,15 @@ def test_a_service_tries_again_too(on_service: Place, tmp_path: Path) -> None:
     assert ran.returncode == 75 and (tmp_path / "tried").read_text() == "x\n" * 2
     number = ran.stderr.split()[1].rstrip(";")
     logs = symphony_here("logs", number, folder=tmp_path).stdout
-    assert "raised ExitStatus75" in logs and "it is retried" in logs
+    assert "ended with exit status 75" in logs and "it is retried" in logs
+    failed = symphony_here("result", number, folder=tmp_path).stderr
+    assert "program 'sh' ended with exit status 75 (2 times)\n" in failed
+    assert f"symphony logs {number} has what it printed" in failed and "Traceback" not in failed
+
+
+def test_a_folder_that_is_not_there_is_refused(alone: None, tmp_path: Path) -> None:
+    ran = symphony("run", "-C", "missing", "--", "true", folder=tmp_path)
+    assert ran.returncode == 2 and f"error: {tmp_path}/missing: there is no such folder\n" in ran.stderr
 
 
 def test_exit_statuses_are_those_of_a_shell(alone: None, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_groups_fit_the_counters_and_are_counted_twice(perf: Callable[[], list[s
 def test_the_table(perf: Callable[[], list[str]]) -> None:
     said = run("-e", "top.back,{page-faults,task-clock}", "-M", "front", "--", "true").stderr
     assert " Counts of 'true' (x86/demo, 60 windows):" in said
-    assert re.search(r"^ +[\d,]{9,} ± \d\.\d\d% +top\.back +[\d.,]+ G/s +\(\d\d\.\d%\)$", said, re.MULTILINE)
+    assert re.search(r"^ +[\d,]{9,} ± \d\.\d\d% +top\.back +[\d.,]+ [GM]/s +\(\d\d\.\d%\)$", said, re.MULTILINE)
     assert re.search(r"^ +180 +page-faults +[\d.]+ k?/s$", said, re.MULTILINE)
     assert re.search(r"^ +6,000\.00 +msec +task-clock +[\d.]+ CPUs$", said, re.MULTILINE)
     assert re.search(r"^ +\d\d\.\d+ ± \d\.\d+ +% +front$", said, re.MULTILINE)
@@ -155,6 +155,7 @@ def test_a_command_is_repeated_and_means_have_two_errors(perf: Callable[[], list
     assert (back["runs"], faults["runs"], faults["value"], faults["over_runs"]) == (3, 3, 180, 0)
     assert back["lower"] <= truth("top.back") <= back["upper"] and back["over_runs"] is not None
     once = counts(run("-j", "-e", "page-faults", "--", "true").stderr)[0]
+    assert once["rate"] * once["duration"] == pytest.approx(once["value"])  # of the command's time, as all rows
     assert (
         once["runs"] == 1 and once["over_runs"] is None and once["rate"] > once["value"]
     )  # in much less than a second

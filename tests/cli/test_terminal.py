@@ -63,7 +63,8 @@ def test_commands_are_there_without_what_only_plots_need() -> None:
     assert said.stdout == "False\n"
 
 
-def test_progress_is_lines_where_the_output_is_not_a_terminal(monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("share", [0.25, lambda: 0.25])
+def test_progress_is_lines_where_the_output_is_not_a_terminal(share: terminal.Share, monkeypatch, capsys) -> None:
     monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.001)
     printed = threading.Event()
 
@@ -75,7 +76,7 @@ def test_progress_is_lines_where_the_output_is_not_a_terminal(monkeypatch, capsy
 
     monkeypatch.setattr(sys, "stderr", Lines())
     with terminal.progress_bar(Console(file=io.StringIO()), quiet=False, width=20) as update:
-        update("round 7", 0.25)
+        update("round 7", share)
         assert printed.wait(60)
     assert sys.stderr.getvalue().splitlines()[-1].endswith(" s  25%  round 7")
     assert capsys.readouterr().out == ""

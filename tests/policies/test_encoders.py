@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from symphony.policies import encoders
-from symphony.policies.encoders import Dense, GraphEncoder, TopologyEncoder, to_devices, to_rows
+from symphony.policies.encoders import Dense, GraphEncoder, Means, TopologyEncoder, to_devices, to_rows
 from symphony.policies.features import DeviceColumn, RowColumn, graph_tables
 from tests.scheduling.by_hand import Books, chain, dot, work
 
@@ -37,6 +37,12 @@ def test_means_along_routes_are_the_same_by_matrix_and_by_index(books: Books, mo
     np.testing.assert_allclose(by_matrix[0], by_index[0], atol=1e-6)
     real = np.asarray(t.row_group) >= 0
     np.testing.assert_allclose(np.asarray(by_matrix[1])[:, real], np.asarray(by_index[1])[:, real], atol=1e-6)
+
+
+def test_means_hold_equal_values_by_row_and_count_what_is_named_twice_once() -> None:
+    means = Means(np.array([2, 0, 2, 2]), np.array([1, 3, 0, 1]), (3, 4))
+    assert means.matrix.toarray().tolist() == [[0, 0, 0, 1], [0, 0, 0, 0], [0.5, 0.5, 0, 0]]
+    assert means.indptr.tolist() == [0, 1, 1, 3] and means.indices.tolist() == [3, 0, 1]
 
 
 def test_a_busy_row_is_heard_of_by_the_devices_that_share_it_and_by_their_neighbours(books: Books) -> None:

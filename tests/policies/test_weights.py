@@ -28,6 +28,14 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert named(str(tmp_path / "mine.policy")).name == "symphony"
 
 
+def test_arrays_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    save(tmp_path / "mine.policy", Network(jax.random.key(3), Sizes(width=8, memory=8)))
+    content = (tmp_path / "mine.policy").read_bytes()
+    (tmp_path / "mine.policy").write_bytes(content.replace(b'"width": 8', b'"width": 16', 1))
+    with pytest.raises(DataError, match=r"in place of float32\[.*, 16\]"):
+        load(tmp_path / "mine.policy")
+
+
 def test_a_policy_keeps_the_objective_that_it_was_trained_for(tmp_path: Path) -> None:
     save(tmp_path / "mine.policy", Network(jax.random.key(3), Sizes(width=8, memory=8)), {"objective": "tail"})
     assert load(tmp_path / "mine.policy")[0].objective.tolist() == [0, 1, 0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from symphony.runtime.report import (
     LOST,
     NEVER_STARTED,
     PASS_ON,
+    RESTART,
     RUN,
     START,
     JobHistory,
@@ -106,10 +108,17 @@ def test_the_parts_of_a_jobs_time_add_up_to_it() -> None:
     found = time_parts(history(first, quick, second, ended_s=150.0, status="done"), 999.0)
     assert found == pytest.approx(
         {ADMISSION: 2.0, DEVICE: 3.0 + 1.0 + 8.0, START: 1.0 + 0.5 + 2.0, RUN: 27.0, LOST: 4.0, PASS_ON: 0.5 + 1.0}
+        | {RESTART: 0.0}
     )
     assert sum(found.values()) == pytest.approx(50.0)
     text = explain(history(first, quick, second, ended_s=150.0, status="done"), 999.0).splitlines()[0]
     assert text.startswith("job 1: done after 50 s = 2 s waiting for admission + 12 s waiting for a device + ")
+
+
+def test_the_time_before_a_restart_of_the_service_is_not_a_wait_for_admission() -> None:
+    one = replace(history(task("a", 113.0, run(114.0, 114.0, 120.0)), ended_s=120.0, status="done"), restarts=(112.0,))
+    found = {name: seconds for name, seconds in time_parts(one, 999.0).items() if seconds}
+    assert found == {RESTART: 12.0, ADMISSION: 1.0, DEVICE: 1.0, RUN: 6.0}
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ def test_a_user_is_told_of_own_jobs_and_forecasts_are_scored(
         with pytest.raises(ScopeError):
             ann.record(everybody=True)
         assert root.record(everybody=True).scored == scored.scored
+        with pytest.raises(InputError, match=f"job {mine.id} has ended"):
+            ann.what_if(AskWhatIf(priority={mine.id: 1}))
         assert ann.when(mine.id).finish_s.mid is None and "done" in ann.when(mine.id).text
         assert "took" in ann.why(mine.id).text
         again = root.what_if(AskWhatIf(policy="eft-belief", since_s=3600.0))  # the past, played again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 from symphony.baselines.allox import AlloX
@@ -30,6 +29,7 @@ from symphony.baselines.simple import Fifo, Random, ShortestQueue, Sjf
 from symphony.baselines.sparrow import Sparrow, SparrowBatch
 from symphony.baselines.starpu import Dm, Dmda, Dmdas, Heteroprio
 from symphony.problem.errors import InputError
+from symphony.problem.texts import did_you_mean
 from symphony.scheduling.policy import Policy
 
 # For preemptible training jobs; elsewhere they only cost time.
@@ -87,7 +87,7 @@ def named(name: str, others: Sequence[str] = ()) -> Policy:
     """A new policy by name. `others` are further names for the hint of the error message."""
     if name not in BASELINES:
         available = [*others, *BASELINES]
-        close = difflib.get_close_matches(name, available, 1)
-        meant = f"did you mean {close[0]!r}? " if close else ""
-        raise InputError(f"unknown policy {name!r}", hint=f"{meant}there are {', '.join(available)}")
+        raise InputError(
+            f"unknown policy {name!r}", hint=f"{did_you_mean(name, available)}there are {', '.join(available)}"
+        )
     return BASELINES[name]()

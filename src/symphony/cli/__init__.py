@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from importlib import import_module
@@ -13,6 +15,7 @@ from typer.core import TyperGroup
 
 from symphony.cli.terminal import print_error, print_warning
 from symphony.problem.errors import InputError, KernelError, SymphonyError
+from symphony.problem.validation_texts import text_of_problem
 
 # Typer may bundle its own copy of Click, so the class is found through one that Typer exports.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
@@ -59,6 +62,8 @@ COMMANDS = {
 COMMAND_MODULES = dict.fromkeys(("submit", "job", "result", "logs", "cancel", "trace"), "jobs") | {"restore": "backup"}
 COMMAND_MODULES |= dict.fromkeys(("why", "when", "whatif", "record"), "futures")
 OUTPUT_IS_FOLDER = ("evaluate", "train")
+# Objects until a garbage collection, by generation: imports make a hundred thousand, none of which is garbage.
+COLLECT_AFTER = 50_000, 20, 100
 JSON_TOOK_FILE = ("compare", "explain", "forecast", "oracle", *OUTPUT_IS_FOLDER)  # in earlier versions
 
 
@@ -132,6 +137,8 @@ def load(name: str) -> Any:
 def main() -> None:
     """Entry point of the `symphony` command."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no banners of XLA; it is read when JAX is imported
+    gc.set_threshold(*COLLECT_AFTER)
+    atexit.register(gc.freeze)  # the end of the process would look at every object for garbage
     try:
         sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:
@@ -149,6 +156,8 @@ def main() -> None:
             error.show()
         else:
             path = error.ctx.command_path if error.ctx is not None else "symphony"
+            if hasattr(error.__cause__, "errors"):  # of pydantic, which Typer asks
+                error.message = text_of_problem(error.__cause__.errors()[0])
             print_error(error.format_message(), f"type {path} --help for help")
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):

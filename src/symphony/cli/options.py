@@ -5,7 +5,6 @@ The checks import neither JAX nor the simulator, which take seconds: a command c
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ import typer
 from symphony.problem.defaults import LIVE_POLICY, SHIPPED
 from symphony.problem.errors import InputError
 from symphony.problem.objective import OBJECTIVE_NAMES
+from symphony.problem.texts import did_you_mean
 
 Topology = Annotated[str, typer.Option("--topology", "-t", help="Built-in name or TOML file.")]
 Workload = Annotated[str, typer.Option("--workload", "-w", help="Family or file: 'cholesky:10?jobs=20&load=0.5'.")]
@@ -85,8 +85,9 @@ def check_policy(name: str) -> None:
 
 def check_learned(name: str) -> None:
     """Refuse what is not a learned policy: neither the shipped one nor a file of weights."""
-    check_policy(name)
-    if name != SHIPPED and not name.endswith(POLICY_SUFFIX):
+    if name.endswith(POLICY_SUFFIX):
+        check_policy(name)
+    elif name != SHIPPED:
         hint = f"use {SHIPPED}, or a file that symphony train wrote"
         raise InputError(f"{name!r} is not a learned policy", hint=hint)
 
@@ -95,8 +96,7 @@ def check_choice(what: str, value: str, choices: Iterable[str]) -> None:
     """Refuse a value that is not one of the choices; the hint names the nearest one."""
     choices = list(choices)
     if value not in choices:
-        close = difflib.get_close_matches(value, choices, 1)
-        meant = f"did you mean {close[0]!r}? " if close else ""
+        meant = did_you_mean(value, choices)
         raise InputError(f"unknown {what} {value!r}", hint=f"{meant}choose one of {', '.join(choices)}")
 
 

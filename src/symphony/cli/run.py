@@ -90,6 +90,8 @@ def run(
     before = number_list(after, "--after") if after else []
     cluster = None if here else _service(url, token, quiet)
     if cluster is None:
+        if not (send or Path(work.folder).is_dir()):
+            raise InputError("there is no such folder", where=work.folder, hint="name another one: --folder DIR")
         if before or detach:
             option = "--after" if before else "--detach"
             raise InputError(f"{option} needs a service", where="run", hint="start one: symphony serve")

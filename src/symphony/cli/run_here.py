@@ -15,10 +15,10 @@ import typer
 from symphony.engines.engine import TIMEOUT, DeviceDown, Failed, Finished, Function, Pickled, Stopped, Work
 from symphony.engines.worker import pickled, unpickled
 from symphony.problem.errors import InfeasibleError
-from symphony.runtime.failures import is_run_again, retry_delay_s
+from symphony.runtime.failures import BY_SIGNAL, is_run_again, retry_delay_s
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import KernelOptions, code_of, digest
-from symphony.service.command import BY_SIGNAL, FAILED, INTERRUPTED, TIMED_OUT, Command, exit_status, unpack
+from symphony.service.command import FAILED, INTERRUPTED, TIMED_OUT, Command, exit_status, unpack
 
 if TYPE_CHECKING:
     from symphony.engines.local import LocalEngine

@@ -286,11 +286,11 @@ def _finite(value: float | None) -> float | None:
 
 
 def as_json(span: Span, row: StatRow, time_s: float | None, seconds: float, unsupported: bool) -> dict[str, Any]:
-    """A row as JSON, with its rate over some seconds. Unknown values are null, and `missing` states why."""
+    """A row as JSON; `seconds`: that it covers. Unknown values are null, and `missing` states why."""
     known = math.isfinite(row.value) and not unsupported
     return {
         "time": time_s,
-        "duration": span.duration_s,
+        "duration": seconds,
         "place": span.where,
         "kind": row.kind,
         "name": row.name,

@@ -18,6 +18,8 @@ from rich.table import Table
 MAX_TABLE_COLUMNS = 1_000  # of a table whose names are not broken
 SECONDS_BETWEEN_LINES = 10.0  # of progress, where the output is not a terminal
 
+Share = float | Callable[[], float]  # of what is done
+
 
 def console(*, stderr: bool = False) -> Console:
     """A console that prints names unchanged: no emoji for `:abc:`, no colours for numbers."""
@@ -33,10 +35,11 @@ def print_table(table: Table) -> None:
 
 
 @contextmanager
-def progress_bar(console: Console, *, quiet: bool, width: int) -> Iterator[Callable[[str, float], None]]:
+def progress_bar(console: Console, *, quiet: bool, width: int) -> Iterator[Callable[[str, Share], None]]:
     """A bar that disappears at the end. The function updates its text, of `width` columns, and the share done.
 
-    If the console is not a terminal: a line on standard error every ten seconds.
+    If the console is not a terminal: a line on standard error every ten seconds; a share that is a function is computed
+    for each line.
     """
     if not quiet and not console.is_terminal:
         with _progress_lines() as update:
@@ -46,23 +49,23 @@ def progress_bar(console: Console, *, quiet: bool, width: int) -> Iterator[Calla
     columns = (text, BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=quiet, transient=True) as bars:
         bar = bars.add_task("compiling", total=1.0)
-        yield lambda description, share: bars.update(bar, description=description, completed=share)
+        yield lambda description, share: bars.update(bar, description=description, completed=_number(share))
 
 
 @contextmanager
-def _progress_lines() -> Iterator[Callable[[str, float], None]]:
+def _progress_lines() -> Iterator[Callable[[str, Share], None]]:
     """A thread prints a line every `SECONDS_BETWEEN_LINES`, until the block ends."""
     began, ended = time.perf_counter(), threading.Event()
-    latest = ("compiling", 0.0)
+    latest: tuple[str, Share] = ("compiling", 0.0)
 
-    def update(description: str, share: float) -> None:
+    def update(description: str, share: Share) -> None:
         nonlocal latest
         latest = (description, share)
 
     def print_lines() -> None:
         while not ended.wait(SECONDS_BETWEEN_LINES):
             description, share = latest
-            line = f"{time.perf_counter() - began:5.0f} s {share:4.0%}  {description}\n"
+            line = f"{time.perf_counter() - began:5.0f} s {_number(share):4.0%}  {description}\n"
             try:
                 sys.stderr.write(line)
                 sys.stderr.flush()
@@ -76,6 +79,10 @@ def _progress_lines() -> Iterator[Callable[[str, float], None]]:
     finally:
         ended.set()
         thread.join()
+
+
+def _number(share: Share) -> float:
+    return share() if callable(share) else share
 
 
 def print_json(value: Any) -> None:

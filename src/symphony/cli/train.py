@@ -95,9 +95,12 @@ def train(
         rivals = training.RIVALS[:1] if on_cpu else training.RIVALS  # each is a program more to compile
         finished_rounds = 0
 
-        def show_phase(phase: str) -> None:
+        def share_done() -> float:
             passed = (time.perf_counter() - began) / (60 * minutes)
-            update(phase, min(max(passed, finished_rounds / rounds), 1.0))
+            return min(max(passed, finished_rounds / rounds), 1.0)
+
+        def show_phase(phase: str) -> None:
+            update(phase, share_done)
 
         def show_round(done: TrainingRound) -> None:
             nonlocal finished_rounds
@@ -129,7 +132,7 @@ def train(
     if not history:
         terminal.print_error(
             f"nothing was learned: the {minutes:g} minutes were over before the first round",
-            f"give {2 * minutes:g} --minutes or more; compiled programs are kept, so the next start is faster",
+            f"give --minutes {2 * minutes:g} or more; compiled programs are kept, so the next start is faster",
         )
         sys.stdout.flush()
         os._exit(2)  # without waiting for a compilation that has begun

@@ -112,7 +112,7 @@ def read_limits(path: Path) -> Containment:
     except ValueError as error:  # also text that is not UTF-8
         raise InputError(f"it is not TOML: {error}", where=where, hint='write [job] and memory = "8 GB"') from None
     for name in tables:
-        _check_name(name, ("job", "user", "users"), where, "a table")
+        _check_name(name, ("job", "user", "users"), where, "one of its tables")
     users = _table(tables.get("users", {}), f"{where}: users")
     return Containment(
         _allowance(tables.get("job", {}), tuple(DIMENSIONS), f"{where}: job"),

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings
@@ -52,8 +53,9 @@ class Tuning(eqx.Module):
     slopes: BeliefSlopes | None = eqx.field(static=True, default=None)
 
 
-def tuned(factors: Array, p: FlowParameters) -> FlowParameters:
+def tuned(factors: Array | np.ndarray, p: FlowParameters) -> FlowParameters:
     """Parameters multiplied by the factors."""
-    bursts, changes, levels = jnp.exp(factors)
-    changes = jnp.minimum(p.changes * changes, 0.5)
+    xp = np if isinstance(factors, np.ndarray) else jnp
+    bursts, changes, levels = xp.exp(factors)
+    changes = xp.minimum(p.changes * changes, 0.5)
     return p._replace(burst=p.burst * bursts, changes=changes, on_mean=p.on_mean * levels, on_std=p.on_std * levels)

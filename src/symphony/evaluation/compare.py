@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from symphony.baselines import BASELINES, FOR_TRAINING
 from symphony.evaluation.report import Report, ScenarioMeta
@@ -116,7 +118,7 @@ def chosen_policies(
 
 def policy_at(index: int, policies: tuple[Policy, ...], lengths: str) -> Policy:
     """One of the policies, in the program of all; with unknown lengths, it is shown estimates of them."""
-    chosen = OneOf(policies, jnp.asarray(index, jnp.int32))
+    chosen = OneOf(policies, jax.device_put(np.int32(index)))
     return (
         UnknownLengths(chosen, by_index=jnp.asarray(isinstance(policies[index], Planner)))
         if lengths == "unknown"

@@ -18,7 +18,7 @@ from symphony.estimation.tuning import Tuning
 from symphony.policies.late_binding import LateBinding
 from symphony.policies.learned import Learned, Memory
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.indexing import FloatScalar, take
+from symphony.scheduling.indexing import FloatScalar, float_array, take
 from symphony.scheduling.policy import Action, Observation, Policy, pick_gang
 
 COMPILED_LEAST_S = 0.02  # of a compiled program, whose decisions take about a millisecond: a twentieth of the gang
@@ -31,7 +31,7 @@ class Budgeted(Policy):
     least_s: FloatScalar
 
     def __init__(self, policy: Learned | LateBinding, least_s: float = COMPILED_LEAST_S) -> None:
-        self.policy, self.least_s = policy, jnp.asarray(least_s, float)
+        self.policy, self.least_s = policy, float_array(least_s)
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ The forward passes are classes of their own (`…Forward`), which know nothing o
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -148,27 +149,35 @@ class TopologyEncoder(TopologyForward, eqx.Module):
 
 
 class HostRoutes:
-    """The routes of a topology as sparse matrices, for evaluation in NumPy."""
+    """The routes of a topology, for evaluation in NumPy."""
 
     def __init__(self, t: TopologyArrays) -> None:
         statics = row_statics(t, np).astype(np.float32)
         self.row_inputs = np.concatenate([np.zeros((len(statics), len(RowColumn)), np.float32), statics], axis=1)
-        from scipy.sparse import csr_matrix  # takes a tenth of a second to import
-
         self.exists = t.exists
         on = t.row_group[t.route_row] >= 0
         self.routed = on.any(axis=1)[:, None]
-        device = np.broadcast_to(np.arange(len(on))[:, None], on.shape)[on]
-        crossed = csr_matrix((np.ones(len(device), np.float32), (device, t.route_row[on])), (len(on), len(t.capacity)))
-        crossed.data[:] = 1.0  # also where a route crosses a row twice
-        self.to_devices = _mean_over(crossed)
-        self.to_rows = _mean_over(csr_matrix(crossed.multiply(t.exists[:, None]).T))
+        device, row = np.broadcast_to(np.arange(len(on))[:, None], on.shape)[on], t.route_row[on]
+        there = t.exists[device]
+        self.to_devices = Means(device, row, (len(on), len(t.capacity)))
+        self.to_rows = Means(row[there], device[there], (len(t.capacity), len(on)))
 
 
-def _mean_over(matrix: Any) -> Any:
-    """A sparse matrix with rows that add up to 1, or to 0."""
-    count = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
-    return matrix.multiply(1 / np.maximum(count, 1)).tocsr().astype(np.float32)
+class Means:
+    """A sparse matrix whose rows hold equal values that add up to 1, or to 0: in compressed rows, as SciPy has it."""
+
+    def __init__(self, to: np.ndarray, of: np.ndarray, shape: tuple[int, int]) -> None:
+        """`to`, `of`: row and column of each entry, in any order; those named twice count once."""
+        to, self.indices = np.unique(np.stack([to, of]), axis=1)
+        count = np.bincount(to, minlength=shape[0])
+        self.indptr = np.concatenate([[0], count.cumsum()])
+        self._values, self._shape = (1 / count[to]).astype(np.float32), shape
+
+    @cached_property
+    def matrix(self) -> Any:
+        from scipy.sparse import csr_matrix  # takes a tenth of a second to import; native decisions do not need it
+
+        return csr_matrix((self._values, self.indices, self.indptr), self._shape)
 
 
 def to_devices(
@@ -179,7 +188,7 @@ def to_devices(
     The layer is linear, so it may follow the mean: there are several times as many rows as devices.
     """
     if isinstance(t, HostRoutes):
-        return layer(t.to_devices @ row) * t.routed
+        return layer(t.to_devices.matrix @ row) * t.routed
     on = take(t.row_group, t.route_row) >= 0
     if t.exists.shape[0] * t.capacity.shape[0] <= MAX_DENSE_ROUTES:
         mean = routes(t) @ row
@@ -194,7 +203,7 @@ def to_rows(
 ) -> Float[Array, "*batch rows width"]:
     """Messages to rows: mean over the devices whose routes cross each row."""
     if isinstance(t, HostRoutes):
-        return t.to_rows @ device
+        return t.to_rows.matrix @ device
     rows = t.capacity.shape[0]
     if t.exists.shape[0] * rows <= MAX_DENSE_ROUTES:
         back = (routes(t) > 0).T & t.exists

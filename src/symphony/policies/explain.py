@@ -29,7 +29,7 @@ from symphony.scheduling.holding import Holding, holding
 from symphony.scheduling.indexing import BoolScalar
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import Bottleneck, ContentionModel
-from symphony.simulator.rollout import begin, decision_due, observe, until_decision
+from symphony.simulator.rollout import begin, decision_due, observe, run_key, until_decision
 from symphony.simulator.scenarios import Scenario, scenario_arrays
 
 # Both programs run once: compiling them fast matters, not their speed.
@@ -101,6 +101,7 @@ class _DecisionArrays(eqx.Module):
     output: PolicyOutput
     prior: Float[Array, "candidates choices"]
     parts: EstimateParts  # [candidates, choices], under the belief mean
+    finish: Float[Array, "candidates choices"]
     low: Float[Array, "candidates choices"]  # finish at the lower …
     high: Float[Array, "candidates choices"]  # … and the upper end of the interval of the background
     without: dict[str, Float[Array, " actions"]]  # scores when an input is set to 0
@@ -117,10 +118,10 @@ def explain(
     if decision < 0:
         raise InputError(f"the number of the decision is {decision}", hint="decisions are numbered from 0")
     s = jax.device_put(scenario_arrays(scenario))
-    key = jax.random.fold_in(jax.random.key(scenario.seed), 1)  # as `simulate` does
+    seed = jax.device_put(np.uint32(scenario.seed))
     number = jnp.asarray(decision) if decision else None
     memory, observation, going = compiled_call(
-        _state_at_decision, policy, s, key, contention or Bottleneck(), number, options=STATE_OPTIONS
+        _state_at_decision, policy, s, seed, contention or Bottleneck(), number, options=STATE_OPTIONS
     )
     arrays = compiled_call(_evaluate_decision, policy, memory, observation, going, options=EVALUATION_OPTIONS)
     if not bool(arrays.going):
@@ -134,9 +135,9 @@ def explain(
 
 
 def _state_at_decision(
-    policy: Learned, s: Any, key: Array, contention: ContentionModel, number: Array | None
+    policy: Learned, s: Any, seed: Array, contention: ContentionModel, number: Array | None
 ) -> tuple[Memory, Observation, Array]:
-    carry = until_decision(begin(s, policy, key), s, policy, contention, number)
+    carry = until_decision(begin(s, policy, run_key(seed)), s, policy, contention, number)
     return carry.policy_state, observe(carry.world, s, policy.cheats, carry.prepared), decision_due(carry.world, s)
 
 
@@ -174,8 +175,7 @@ def _evaluate_decision(policy: Learned, memory: Memory, shown: Observation, goin
         output=jax.tree.map(lambda x: x[0], outputs),
         prior=network.prior(seen) if sizes.prior else jnp.zeros(seen.allowed.shape),
         parts=jax.tree.map(lambda x: x[0], parts),
-        low=parts.finish[1],
-        high=parts.finish[2],
+        **dict(zip(("finish", "low", "high"), parts.finish, strict=True)),
         without={name: outputs.scores[number] for number, name in enumerate(variants) if name},
         going=going,
         holding=holding(shown),
@@ -203,7 +203,7 @@ def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> 
         k, m = divmod(index, count)
         at = jax.tree.map(lambda x: float(x[k, m]), a.parts)
         estimate = PlacementEstimate(
-            finish_s=float(a.parts.finish[k, m]),
+            finish_s=float(a.finish[k, m]),
             low_s=float(a.low[k, m]),
             high_s=float(a.high[k, m]),
             queue_s=at.queue,

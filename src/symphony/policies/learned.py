@@ -48,7 +48,7 @@ from symphony.policies.features import (
 )
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.objective import MEAN_ONLY, OBJECTIVE_NAMES, ObjectiveLike, objective_weights
-from symphony.scheduling.indexing import FloatScalar, IntScalar, namespace, take
+from symphony.scheduling.indexing import FloatScalar, IntScalar, float_array, namespace, take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, place, preempt, reconfigure, wait
 
 AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
@@ -351,7 +351,7 @@ class Learned(Policy):
     network: Network
     draws: bool = eqx.field(static=True, default=False)  # sample actions
     slopes: BeliefSlopes | None = eqx.field(static=True, default=None)  # in training: derivatives by the factors
-    objective: Float[Array, " objectives"] = eqx.field(default_factory=lambda: jnp.asarray(MEAN_ONLY, float))
+    objective: Float[Array, " objectives"] = eqx.field(default_factory=lambda: float_array(MEAN_ONLY))
 
     @property
     def name(self) -> str:
@@ -390,7 +390,7 @@ class Learned(Policy):
 
 def with_objective(policy: AnyPolicy, objective: ObjectiveLike) -> AnyPolicy:
     """The policy with these weights of objectives, in every learned policy that it uses; others stay as they are."""
-    weights = jnp.asarray(objective_weights(objective), float)
+    weights = float_array(objective_weights(objective))
 
     def changed(part: Any) -> Any:
         return replace(part, objective=weights) if isinstance(part, Learned) else part

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,8 +43,11 @@ def _objective(network: Network) -> Any:
 
 
 def _read_array(file: BinaryIO, like: Any) -> Any:
-    """The next array of a file. `jnp.load` would compile a program for every shape."""
-    return jax.device_put(np.load(file)) if isinstance(like, jax.ShapeDtypeStruct) else like
+    """The next array of a file. `eqx.tree_deserialise_leaves` would compile a program for every shape."""
+    array = np.load(file)
+    if (array.shape, array.dtype) != (like.shape, like.dtype):
+        raise ValueError(f"it has {array.dtype}{list(array.shape)} in place of {like.dtype}{list(like.shape)}")
+    return jax.device_put(array)
 
 
 def load(path: str | Path) -> tuple[Learned, dict[str, Any]]:
@@ -54,10 +58,11 @@ def load(path: str | Path) -> tuple[Learned, dict[str, Any]]:
             head = json.loads(file.readline())
             if not isinstance(head, dict) or head.get("format") not in (POLICY_FORMAT, WITHOUT_OBJECTIVE):
                 raise ValueError("the header line is missing")
-            blank = eqx.filter_eval_shape(Network, jax.random.key(0), Sizes(**head["sizes"]))
+            sizes = Sizes(**head["sizes"])
+            blank = eqx.filter_eval_shape(lambda: Network(jax.random.key(0), sizes))
             shape, old = blank.objective.shape, head["format"] == WITHOUT_OBJECTIVE
             like = eqx.tree_at(_objective, blank, None) if old else blank
-            network = eqx.tree_deserialise_leaves(file, like, filter_spec=_read_array)
+            network = jax.tree.map(partial(_read_array, file), like)
             if old:
                 zeros = jax.device_put(np.zeros(shape, np.float32))
                 network = eqx.tree_at(_objective, network, zeros, is_leaf=lambda x: x is None)

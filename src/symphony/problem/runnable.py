@@ -11,6 +11,8 @@ from symphony.problem.texts import did_you_mean
 from symphony.problem.topology import DeviceKind, Topology
 from symphony.problem.workload import Gang, Kernel, Profile, Task, TaskGraph, Workload
 
+USUAL_TYPES = ("cpu", "gpu", "fpga")  # of devices; a kernel that names one of them is not misspelt
+
 
 def profile_on(kernel: Kernel, kind: DeviceKind, size: float) -> Profile | None:
     """The profile of the kernel on a device kind; None if it is not implemented or `size` does not fit the memory."""
@@ -102,7 +104,7 @@ def _why(topology: Topology, kernel: Kernel, size: float, workers: int) -> tuple
         reasons.append(f"{able} device{'s' if able > 1 else ''} can run it")
         return "; ".join(reasons), f"use gangs of at most {able}, or a topology with {workers} such devices"
     if len(absent) == len(present):
-        known = {word for kind in present for word in (kind.name, kind.type)}
-        meant = "".join(did_you_mean(name, known) for name in kernel.implementations)
+        known = [*USUAL_TYPES, *(word for kind in present for word in (kind.name, kind.type))]
+        meant = "".join(did_you_mean(name, known) for name in kernel.implementations if name not in USUAL_TYPES)
         return "; ".join(reasons), f"{meant}use a topology with a device of kind or type {implemented}"
     return "; ".join(reasons), "use smaller inputs, or a topology whose devices have more memory"

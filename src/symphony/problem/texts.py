@@ -31,6 +31,10 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The beginning of a hint, with a space at its end, that suggests the closest known word; "" if none is close."""
-    close = get_close_matches(word, list(known), n=1)
-    return f"did you mean {close[0]!r}? " if close else ""
+    """The beginning of a hint, with a space at its end, that suggests the closest known word; "" if none is close.
+
+    Letters count as equal in either case.
+    """
+    spelled = {name.casefold(): name for name in known}
+    close = get_close_matches(word.casefold(), spelled, n=1)
+    return f"did you mean {spelled[close[0]]!r}? " if close else ""

@@ -38,10 +38,17 @@ WANTED = {
     "json_type": "JSON",
 }
 
+PATTERNS = {  # the forms that text must have
+    r"^[\w.-]*$": "letters, digits, ., _ and - only",
+    r"^[\w.]+:[\w.]+$": "module:function",
+    r"^[^\x00-\x1f\x7f]*$": "text on one line",
+    r"^[^\x00-\x1f\x7f]+$": "text on one line, not empty",
+}
+
 
 def wanted(problem: Mapping[str, Any]) -> str:
     """What a value should be, after "should be": "a whole number"."""
-    known = WANTED.get(problem["type"])
+    known = PATTERNS.get(problem.get("ctx", {}).get("pattern", ""), WANTED.get(problem["type"]))
     if known is not None:
         text = known.format(**problem.get("ctx", {})).replace("1 character(s)", "one character").replace("(s)", "s")
         return text.replace("one of '', ", "one of ")  # the empty word means "any"

@@ -66,7 +66,7 @@ class BackgroundLoad:
         more traffic than is counted.
         """
         self._topology, self._cpu_s, self._ran = topology, cpu_s, ran
-        parameters = LIVE if tuning is None else FlowParameters(*map(float, tuned(tuning.factors, LIVE)))
+        parameters = LIVE if tuning is None else FlowParameters(*map(float, tuned(np.asarray(tuning.factors), LIVE)))
         self.estimator = LiveEstimator(topology, Profiles() if profiles is None else profiles, parameters, met, least)
         self._machines = sorted({row.group for row in topology.resources if row.group})
         self._index = {row.name: number for number, row in enumerate(topology.resources)}

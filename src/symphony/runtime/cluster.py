@@ -73,6 +73,8 @@ class Cluster(FunctionCalls[ClusterJob]):
         """
         if not units.is_number(policy_timeout_s) or policy_timeout_s == 0:
             raise InputError(f"policy_timeout_s is {policy_timeout_s!r}", hint="write seconds above 0")
+        if profiles is not None and Path(profiles).is_dir():
+            raise InputError("it is a folder", where=str(profiles), hint="name a file for the profiles")
         self._engine = engine
         chosen = named(policy) if isinstance(policy, str) else policy
         self._profiles = Profiles(default_path() if profiles is None else Path(profiles))
@@ -475,7 +477,7 @@ class Cluster(FunctionCalls[ClusterJob]):
 
 
 def local(
-    topology: Topology | str | None = None,
+    topology: Topology | str | Path | None = None,
     *,
     policy: Policy | str = LIVE_POLICY,
     profiles: str | Path | None = None,
@@ -494,7 +496,7 @@ def local(
 
 def ray(
     address: str | None = None,
-    topology: Topology | str | None = None,
+    topology: Topology | str | Path | None = None,
     *,
     policy: Policy | str = LIVE_POLICY,
     profiles: str | Path | None = None,
@@ -510,8 +512,12 @@ def ray(
     return _cluster(ray_engine(address, _described(topology)), policy, profiles, policy_timeout_s, checkpoints, round_s)
 
 
-def _described(topology: Topology | str | None) -> Topology | None:
-    return topologies.topology(topology) if isinstance(topology, str) else topology
+def _described(topology: Topology | str | Path | None) -> Topology | None:
+    if isinstance(topology, str | Path):
+        return topologies.topology(topology)
+    if topology is not None and not isinstance(topology, Topology):
+        raise InputError(f"the topology is {topology!r}", hint="give a topology, or the path of its file, or nothing")
+    return topology
 
 
 def ray_engine(address: str | None, topology: Topology | None) -> Any:

@@ -18,7 +18,10 @@ FAILURE_HINTS = {
 }
 
 
-PROGRAM_FAILED = "ProgramFailed"  # type of the error of a program that ended badly; its message: how, and its stderr
+# Types of the errors of programs that ended badly:
+PROGRAM_FAILED = "ProgramFailed"  # of a graph file; its message: how, and its standard error
+EXIT_STATUS = "ExitStatus"  # of `symphony run`; with its exit status, as in a shell
+BY_SIGNAL = 128  # plus the signal that killed it
 
 
 def is_run_again(options: KernelOptions, lost: int, event: Failed) -> bool:
@@ -38,7 +41,20 @@ def retry_delay_s(options: KernelOptions, event: Failed) -> float:
 
 def ending(event: Failed) -> str:
     """How a run ended, in a few words."""
-    return f"raised {event.type}: {event.message}" if event.why == RAISED else event.message or event.why
+    raised = _program_ending(event) or f"raised {event.type}: {event.message}"
+    return raised if event.why == RAISED else event.message or event.why
+
+
+def _program_ending(event: Failed) -> str:
+    """How a program ended; "" if the kernel ran none."""
+    if event.type == PROGRAM_FAILED:
+        return event.message.partition("\n")[0]
+    status = event.type.removeprefix(EXIT_STATUS)
+    if status == event.type or not status.isdecimal():
+        return ""
+    if int(status) - BY_SIGNAL in set(signal.Signals):
+        return f"was killed by {signal.Signals(int(status) - BY_SIGNAL).name}"
+    return f"ended with exit status {status}"
 
 
 def error_of(run: TaskRun, event: Failed) -> JobError:
@@ -56,11 +72,15 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
     if event.why == LOST:
         hint = "submit the job again: its lost inputs are computed again"
         return WorkerDiedError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
-    if event.why == RAISED and event.type == PROGRAM_FAILED:
-        how, _, printed = event.message.partition("\n")
+    tried = f" ({run.lost + 1} times)" if run.lost and event.why == RAISED and run.kernel.options.retry_on else ""
+    how = _program_ending(event) if event.why == RAISED else ""
+    if how and event.type == PROGRAM_FAILED:
+        printed = event.message.partition("\n")[2]
         hint = "its standard error is below" if printed.strip() else "it printed nothing on standard error"
         return KernelError(f"program {name!r} {how}", where=where, hint=hint, traceback=printed)
+    if how:
+        hint = f"symphony logs {run.job.number} has what it printed"
+        return KernelError(f"program {name!r} {how}{tried}", where=where, hint=hint)
     verbs = {RAISED: "raised", UNSENDABLE: "returned a value that cannot be sent:", UNREADABLE: "could not be read:"}
-    tried = f" ({run.lost + 1} times)" if run.lost and event.why == RAISED and run.kernel.options.retry_on else ""
     text = f"kernel {name!r} {verbs[event.why]} {event.type}: {event.message}{tried}"
     return KernelError(text, where=where, hint=FAILURE_HINTS[event.why], traceback=event.traceback)

@@ -18,6 +18,7 @@ WAITS_FOR_ADMISSION = "waits until the job is admitted"
 WAITING_PROCESS, FIRST_DEVICE = 0, 1  # processes of a trace
 NEVER_STARTED = "never started: the job ended before"
 # Parts of a job's time (`time_parts`).
+RESTART = "until the service was started again"
 ADMISSION, DEVICE, START = "waiting for admission", "waiting for a device", "starting and moving data"
 RUN, LOST, PASS_ON = "running", "in runs that failed or were stopped", "handing on results"
 MIN_SHOWN_PART = 1e-3  # of the whole time
@@ -49,6 +50,7 @@ class JobHistory:
     ended_s: float  # NaN = it has not ended
     error: str
     tasks: Sequence[TaskHistory]
+    restarts: Sequence[float] = ()  # of the service, while it had the job: what ran was lost
 
 
 def job_history(job: JobState) -> JobHistory:
@@ -104,14 +106,17 @@ def time_parts(history: JobHistory, now_s: float) -> dict[str, float]:
     From the end backwards: what happened to the task that ended last, then to the one of its inputs that came last.
     """
     end_s = history.ended_s if math.isfinite(history.ended_s) else now_s
-    found = dict.fromkeys((ADMISSION, DEVICE, START, RUN, LOST, PASS_ON), 0.0)
+    found = dict.fromkeys((RESTART, ADMISSION, DEVICE, START, RUN, LOST, PASS_ON), 0.0)
 
     def spend(part: str, since_s: float) -> None:
         """What is left of the time after `since_s` was spent on a part; nothing if it is unknown."""
         nonlocal end_s
         if since_s < end_s:
             since_s = max(since_s, history.submitted_s)
-            found[part] += end_s - since_s
+            waited = part in (ADMISSION, DEVICE)
+            again_s = max((x for x in history.restarts if waited and since_s < x < end_s), default=since_s)
+            found[part] += end_s - again_s
+            found[RESTART] += again_s - since_s
             end_s = since_s
 
     def importance(one: TaskHistory) -> tuple[bool, bool, float]:

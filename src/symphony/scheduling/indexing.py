@@ -28,6 +28,11 @@ def namespace(*arrays: Any) -> Any:
     return np if all(isinstance(x, np.ndarray | np.generic) for x in arrays) else jnp
 
 
+def float_array(values: Any) -> Array:
+    """`jnp.asarray(values, float)`, for which JAX would compile a program at the start of every process."""
+    return jax.device_put(np.asarray(values, jnp.result_type(float)))
+
+
 def compute_once(x: Tree) -> Tree:
     """An optimisation barrier on GPUs.
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from symphony.problem import units
 from symphony.problem.errors import InputError
+from symphony.runtime.failures import BY_SIGNAL, EXIT_STATUS
 from symphony.runtime.kernels import KernelFunction, KernelOptions
 
 MAX_FOLDER_BYTES = 512 << 20  # of a folder that travels
 # Exit statuses where a program has none of its own, as shells and `timeout` give them.
 FAILED, TIMED_OUT, INTERRUPTED = 1, 124, 130
-BY_SIGNAL = 128  # plus the number of the signal
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _running() -> Callable[..., bytes]:
             prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a cancelled program must not continue
 
         def failed(status: int) -> Exception:
-            name = f"ExitStatus{status if status >= 0 else 128 - status}"  # `exception_of_status`
+            name = f"ExitStatus{status if status >= 0 else 128 - status}"  # EXIT_STATUS; `exception_of_status`
             kind: Any = type(name, (subprocess.CalledProcessError,), {"__module__": "__main__"})
             return kind(status, words)
 
@@ -176,7 +176,7 @@ def unpack(archive: bytes, folder: Path) -> list[str]:
 
 def exception_of_status(status: int) -> str:
     """The name of what `Command.kernel` raises at this exit status, for `retry_on`."""
-    return f"__main__.ExitStatus{status}"
+    return f"__main__.{EXIT_STATUS}{status}"
 
 
 def exit_status(error: BaseException | None) -> int | None:

@@ -311,7 +311,8 @@ class Futures:
     def ask(self, token: Token, asked: wire.AskWhatIf) -> wire.WhatIfView:
         """Begin to play a change. One that makes no sense here has failed at once, and says why."""
         for number in asked.priority:
-            self._service.job(token, number)
+            if self._service.job(token, number).over and not asked.since_s:
+                raise InputError(f"job {number} has ended", hint="name an open job, or play the last ones: --since 6h")
         with self._lock:
             if sum(one.answer is None and one.error is None for one in self._what_ifs.values()) >= MAX_PENDING:
                 hint = "try again in a minute"

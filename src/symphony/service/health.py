@@ -103,7 +103,7 @@ def _devices(service: Service) -> wire.HealthPart:
         named = ", ".join(down[:5]) + (f" and {len(down) - 5} more" if len(down) > 5 else "")
         state: HealthState = FAILING if len(down) >= len(every) else DEGRADED
         return _part("devices", state, f"{len(down)} of {len(every)} are down: {named}")
-    return _part("devices", OK, f"all {len(every)} are up")
+    return _part("devices", OK, f"{len(every)} of {len(every)} up")
 
 
 def _policy(service: Service) -> wire.HealthPart:

@@ -19,7 +19,7 @@ from symphony.service.journal import read_events, read_values
 from symphony.service.recorder import wall
 from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
-from symphony.service.state import BROKE, FINISHED, KILLED, RUN_ENDINGS, ServiceJob, job_numbers
+from symphony.service.state import BROKE, FINISHED, KILLED, RESTARTED, RUN_ENDINGS, ServiceJob, job_numbers
 from symphony.training_jobs.job_forecast import Band, JobForecast, forecast_line
 from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
 from symphony.training_jobs.live.progress import Progress
@@ -30,7 +30,10 @@ def detail(service: Service, job: ServiceJob) -> wire.JobDetail:
     tasks = shape_of(service.database, job.id)
     runs: dict[int, list[wire.RunView]] = {}
     status: dict[int, str] = {}
+    restarts: list[float] = []
     for event in read_events(service.database, job.id):
+        if event.kind == RESTARTED:
+            restarts.append(event.at)
         if event.kind in RUN_ENDINGS:
             runs.setdefault(event.task, []).append(wire.RunView.model_validate(event.data))
             status[event.task] = {FINISHED: DONE, BROKE: FAILED, KILLED: CANCELLED}.get(event.kind, WAITING)
@@ -55,7 +58,7 @@ def detail(service: Service, job: ServiceJob) -> wire.JobDetail:
                 name=name, kernel=kernel, reads=reads, status=now, runs=own, ready_s=ready_s, training=progress
             )
         )
-    return wire.JobDetail(job=service.running.view(job), tasks=views)
+    return wire.JobDetail(job=service.running.view(job), tasks=views, restarts=restarts)
 
 
 def _progress(
@@ -117,7 +120,7 @@ def job_history(job: wire.JobDetail, waits: str = "") -> report.JobHistory:
     ended = math.nan if view.ended_s is None else view.ended_s
     error = view.error.message if view.error is not None else ""
     return report.JobHistory(
-        f"job {view.id} ({view.name!r})", view.name, view.status, view.accepted_s, ended, error, tasks
+        f"job {view.id} ({view.name!r})", view.name, view.status, view.accepted_s, ended, error, tasks, job.restarts
     )
 
 

@@ -491,6 +491,7 @@ class EndedJobs(BaseModel):
 class JobDetail(BaseModel):
     job: JobView
     tasks: list[TaskView]
+    restarts: list[float] = []  # when the service started again while it had the job, in seconds since 1970
 
 
 class ResultView(BaseModel):

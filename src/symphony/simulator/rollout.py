@@ -331,6 +331,11 @@ def _blank_log(shapes: Any) -> Any:
     return jax.tree.map(lambda x: jnp.full(x.shape, -1 if x.dtype == jnp.int32 else 0, x.dtype), shapes)
 
 
+def run_key(seed: IntScalar) -> Array:
+    """The key from which the decisions of a run draw, if they do."""
+    return jax.random.fold_in(jax.random.key(seed), 1)
+
+
 def begin_all(batch: ScenarioArrays, policy: Policy, keys: Array) -> Carry:
     return jax.vmap(lambda s, key: begin(s, policy, key), in_axes=(batch_axes(batch), 0))(batch, keys)
 

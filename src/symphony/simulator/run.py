@@ -24,7 +24,7 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.idleness import idle_ready_share
 from symphony.simulator.next_event import EVENT_ARRIVAL
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
-from symphony.simulator.rollout import STEP_OPTIONS, Carry, StepLog, begin_all, run_all
+from symphony.simulator.rollout import STEP_OPTIONS, Carry, StepLog, begin_all, run_all, run_key
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, stack
 from symphony.simulator.world import World
 
@@ -111,8 +111,8 @@ def compile_run(
     compiler_options: Mapping[str, Any] | None,
 ) -> None:
     """Compile what `run_traces` without a log needs, so that the time of the run itself can be measured."""
-    part, keys = _shards(batch, scenarios)[0]
-    first = _program(begin_all, part, policy, keys)(part, policy, keys)
+    part, seeds = _shards(batch, scenarios)[0]
+    first = _program(_begin_all, part, policy, seeds)(part, policy, seeds)
     settings = (policy, contention, STEPS_PER_CHUNK, False)
     _program(run_all, part, first, *settings, options=compiler_options or STEP_OPTIONS)
 
@@ -135,7 +135,7 @@ def _run_each(
     contention = contention or Bottleneck()
     shards = _shards(batch, scenarios)
     each = len(shards[0][1])
-    begin = _program(begin_all, shards[0][0], policy, shards[0][1])
+    begin = _program(_begin_all, shards[0][0], policy, shards[0][1])
     first = begin(shards[0][0], policy, shards[0][1])
     settings = (policy, contention, STEPS_PER_CHUNK, record_log)
     run_chunk = _program(run_all, shards[0][0], first, *settings, options=compiler_options or STEP_OPTIONS)
@@ -144,8 +144,8 @@ def _run_each(
     done = [0.0] * len(shards)
 
     def run(shard: int) -> list[Result]:
-        part, part_keys = shards[shard]
-        carry = begin(part, policy, part_keys) if shard else first
+        part, seeds = shards[shard]
+        carry = begin(part, policy, seeds) if shard else first
         logs: list[StepLog] = []
         completed, steps = -1.0, 0  # steps since the last completion
         while steps < MAX_STEPS_PER_JOB:
@@ -171,7 +171,7 @@ def _run_each(
                 "simulated time exceeded 2^31 seconds (68 years), the range of the clock",
                 hint="give durations and arrivals in seconds, or use fewer or shorter jobs",
             )
-        host = jax.tree.map(np.asarray, replace(carry, key=jax.vmap(jax.random.key_data)(carry.key)))
+        host = jax.tree.map(np.asarray, replace(carry, key=None))
         numbers = range(shard * each, min((shard + 1) * each, len(scenarios)))
         return [
             use(number, Trace(*(jax.tree.map(lambda x, i=i: x[i], columns) for columns in (whole, host))))
@@ -189,10 +189,14 @@ def _run_each(
 
 
 def _shards(batch: ScenarioArrays, scenarios: Sequence[Scenario]) -> list[tuple[ScenarioArrays, jax.Array]]:
-    """The part of a batch that each program runs, with the keys of its runs."""
-    keys = jax.vmap(jax.random.key)(np.asarray([s.seed for s in scenarios], np.uint32))
-    keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-    return split(batch, keys, len(scenarios), programs(batch, len(scenarios)))
+    """The part of a batch that each program runs, with the seeds of its runs."""
+    seeds = np.asarray([s.seed for s in scenarios], np.uint32)
+    shards = split(batch, seeds, len(scenarios), programs(batch, len(scenarios)))
+    return [(part, jax.device_put(own)) for part, own in shards]
+
+
+def _begin_all(batch: ScenarioArrays, policy: Policy, seeds: jax.Array) -> Carry:
+    return begin_all(batch, policy, jax.vmap(run_key)(seeds))
 
 
 def cores() -> int:
@@ -210,8 +214,8 @@ def programs(batch: ScenarioArrays, size: int) -> int:
     return min(size, cores()) if jax.default_backend() != "cpu" or gangs < MIN_GANGS_TO_RUN_SINGLY else size
 
 
-def split(batch: ScenarioArrays, keys: jax.Array, size: int, parts: int) -> list[tuple[ScenarioArrays, jax.Array]]:
-    """Split a batch into parts of equal size, so that one program serves all; the last scenario fills up."""
+def split(batch: ScenarioArrays, keys: Any, size: int, parts: int) -> list[tuple[ScenarioArrays, Any]]:
+    """Split a batch and its keys or seeds into parts of equal size, for one program; the last scenario fills up."""
     parts = min(parts, size)
     each = -(-size // parts)
     shards = []

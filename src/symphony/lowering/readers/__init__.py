@@ -81,7 +81,11 @@ def sniff(path: str | Path) -> Format:
         )
     names = ", ".join(known.name for known in FORMATS)
     what = "binary data" if b"\0" in head else "a folder" if path.is_dir() else "a file"
-    raise DataError(f"this is {what} in none of the formats {names}", where=str(path), hint=_FORMAT_HINT)
+    raise DataError(
+        f"this is {what} in none of the formats {names}",
+        where=str(path),
+        hint=f"symphony workload formats describes them; {_FORMAT_HINT}",
+    )
 
 
 def read(path: str | Path, format: str | None = None, *, strict: bool = True, **options: Any) -> FileContents:
