@@ -88,7 +88,7 @@ def test_too_little_time_gives_a_sentence(asked: dict, tmp_path: Path, monkeypat
     monkeypatch.setattr("os._exit", sys.exit)
     result = CliRunner().invoke(app, ["--minutes", "0.1", "-o", str(tmp_path / "x")])
     assert result.exit_code == 2
-    assert "the 0.1 minutes were over before the first round" in result.output and "give 0.2 --minutes" in result.output
+    assert "the 0.1 minutes were over before the first round" in result.output and "give --minutes 0.2" in result.output
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_loaded(asked: dict) -> None:
