@@ -47,7 +47,7 @@ def steps(policy, alone):
 jax.eval_shape(lambda: steps(every, alone=False))
 jax.eval_shape(lambda: steps(policies[0], alone=True))  # policies do not know whether they are alone
 for number in (None, jnp.asarray(1)):
-    found = eqx.filter_eval_shape(_state_at_decision, policies[0], s, key, contention, number)
+    found = eqx.filter_eval_shape(_state_at_decision, policies[0], s, jnp.uint32(0), contention, number)
     eqx.filter_eval_shape(_evaluate_decision, policies[0], *found)
 env, params = sy.envs.make("tiny", seeds=range(2))
 obs, state = jax.eval_shape(env.reset, key, params)

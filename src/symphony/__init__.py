@@ -14,7 +14,6 @@ with sy.local() as cluster:                     # this machine
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -142,24 +141,16 @@ _LOADING = RLock()
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Hold the lock while a module is imported.
+    """Hold the lock while a module is imported, without garbage collections.
 
-    Garbage collections would look at the hundred thousand objects of JAX again and again, at the end of the process,
-    too: a third of a second in all. They live as long as the process, so they are left out (`gc.freeze`), and with them
-    what the program has made before and still uses.
+    These would look at the hundred thousand objects of JAX again and again. None of them is garbage.
     """
     with _LOADING:
-        if "jax" in sys.modules:
-            yield
-            return
         collecting = gc.isenabled()
-        gc.collect()
         gc.disable()
         try:
             yield
         finally:
-            if "jax" in sys.modules:
-                gc.freeze()
             if collecting:
                 gc.enable()
 

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Int
+from jaxtyping import Int, UInt
 
 from symphony.estimation.tuning import Tuning
 from symphony.problem.arrays import WorkloadArrays
@@ -331,7 +331,7 @@ def _blank_log(shapes: Any) -> Any:
     return jax.tree.map(lambda x: jnp.full(x.shape, -1 if x.dtype == jnp.int32 else 0, x.dtype), shapes)
 
 
-def run_key(seed: IntScalar) -> Array:
+def run_key(seed: UInt[Array, ""]) -> Array:
     """The key from which the decisions of a run draw, if they do."""
     return jax.random.fold_in(jax.random.key(seed), 1)
 
