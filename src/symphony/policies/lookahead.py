@@ -81,7 +81,7 @@ class LookAhead(Policy):
 
     @property
     def _rollout_policy(self) -> Policy:
-        return Learned(self.learned.network, objective=self.learned.objective) if self.rolls is None else self.rolls
+        return replace(self.learned, draws=False, slopes=None) if self.rolls is None else self.rolls
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         memory, actions, costs = self.weigh(key, state, observation)

@@ -13,6 +13,10 @@ can the gang delay others. Otherwise short gangs, gone in a second, would send a
 **Order.** A job is overdue once its slow-down, if it went on alone from now, is MAX_DELAY times the mean of the others
 in the system. While an overdue job has gangs to place, only those may be placed. Slow-downs grow alike under load: so
 jobs may overtake others at any load, but not for ever.
+
+**Queues.** A gang that is placed is due after DUE times the longest path that its job has left, and queues are in order
+of that. So gangs of short jobs do not wait behind those of long ones, and a gang is overtaken only by gangs that are
+placed before it is due, and by none of lower priority.
 """
 
 from __future__ import annotations
@@ -24,15 +28,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from symphony.scheduling.estimate import EstimateParts, SomeDevices, estimate_parts, slowdown
 from symphony.scheduling.feasible import open_devices
 from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Observation
+from symphony.scheduling.state import QUEUED
 
-MAX_REGRET, MAX_DELAY = 0.5, 32.0  # chosen; docs/lab/harmless.md
+MAX_REGRET, MAX_DELAY, DUE = 0.5, 32.0, 4.0  # chosen; docs/lab/harmless.md
 OVERRUN = 0.1  # about the error of a profile
+QUEUE_UNIT_S = 1e-3  # of the times by which queues are ordered
+FIRST_ORDER = -(2**31)  # as far from 0 as 24 days; what is due later is first in, first out
 
 
 def trusted(
@@ -80,3 +87,17 @@ def overdue_jobs(
     slow = xp.where(there, slow, 0)
     others = xp.maximum(there.sum() - 1, 1)
     return there & (slow > MAX_DELAY * xp.maximum((slow.sum() - slow) / others, 1))
+
+
+def queue_order(observation: Observation, path_s: Float[Array, " some"]) -> Int[Array, " some"]:
+    """Sequence numbers for candidates that are placed now: below 0, or 0 = behind all others.
+
+    `path_s`: the longest path that the job of each has left.
+    """
+    core, tasks = observation.core, observation.workload.kernel.shape[1]
+    units = (observation.now.total + DUE * path_s) / QUEUE_UNIT_S
+    order = jnp.where(units < float(-FIRST_ORDER), units.astype(jnp.int32) + FIRST_ORDER, 0)
+    priority = jnp.repeat(core.priority, tasks)
+    mine = jnp.where(observation.candidates, priority, FIRST_ORDER).max()  # only these are placed
+    higher = jnp.where((core.status == QUEUED) & (priority > mine), core.sequence, FIRST_ORDER).max()
+    return jnp.maximum(order, higher + 1)
