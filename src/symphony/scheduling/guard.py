@@ -38,7 +38,7 @@ from symphony.scheduling.state import QUEUED
 
 MAX_REGRET, MAX_DELAY, DUE = 0.5, 32.0, 4.0  # chosen; docs/lab/harmless.md
 OVERRUN = 0.1  # about the error of a profile
-QUEUE_UNIT_S = 1e-3  # of the times by which queues are ordered
+TICKS_PER_S = 1000.0  # of the times by which queues are ordered
 FIRST_ORDER = -(2**31)  # as far from 0 as 24 days; what is due later is first in, first out
 
 
@@ -95,8 +95,8 @@ def queue_order(observation: Observation, path_s: Float[Array, " some"]) -> Int[
     `path_s`: the longest path that the job of each has left.
     """
     core, tasks = observation.core, observation.workload.kernel.shape[1]
-    units = (observation.now.total + DUE * path_s) / QUEUE_UNIT_S
-    order = jnp.where(units < float(-FIRST_ORDER), units.astype(jnp.int32) + FIRST_ORDER, 0)
+    ticks = (observation.now.total + DUE * path_s) * TICKS_PER_S
+    order = jnp.where(ticks < float(-FIRST_ORDER), ticks.astype(jnp.int32) + FIRST_ORDER, 0)
     priority = jnp.repeat(core.priority, tasks)
     mine = jnp.where(observation.candidates, priority, FIRST_ORDER).max()  # only these are placed
     higher = jnp.where((core.status == QUEUED) & (priority > mine), core.sequence, FIRST_ORDER).max()
