@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.problem.workload import Kernel, Profile
+from symphony.problem.workload import Kernel, Profile, Task, TaskGraph
 from symphony.scheduling.guard import MAX_DELAY, overdue_jobs, queue_order, trusted
 from symphony.scheduling.policy import Observation, place
 from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, KERNELS, Books, chain, dot, shared_books, work
@@ -102,10 +102,12 @@ def test_a_job_is_overdue_once_its_slow_down_is_far_above_that_of_the_others() -
     assert overdue(0.5, 0.5, MAX_DELAY - 0.1) == [False] * 4, "nobody is slower than alone"
 
 
-def put(books: Books, gang: int) -> None:
-    """Place a gang of a job of its own on the GPU."""
-    path_s = books.w.isolated[books.core.graph[gang // books.tasks]]
-    assert books.decide(place(gang, GPU, _queue_order(books.observe(), path_s)))
+def put(books: Books, gang: int, path_s: float | None = None) -> None:
+    """Place a gang on the GPU. `path_s`: what its job has left, by default all of it."""
+    job = gang // books.tasks
+    left_s = books.w.isolated[books.core.graph[job]] if path_s is None else np.float32(path_s)
+    order = _queue_order(books.observe(), np.asarray([job]), np.reshape(left_s, 1))
+    assert books.decide(place(gang, GPU, order[0]))
 
 
 def queue(books: Books) -> list[int]:
@@ -133,6 +135,15 @@ def test_no_gang_of_lower_priority_overtakes() -> None:
     for gang in (0, 2, 1):
         put(books, gang)
     assert queue(books) == [2, 0, 1]
+
+
+def test_gangs_of_one_job_stay_in_order_as_its_path_becomes_shorter() -> None:
+    both = TaskGraph("both", (Task("a", "any", units=200.0), Task("b", "any", units=2.0)))
+    books = shared_books(work(both, dot("any", units=2.0)))
+    put(books, 0)
+    put(books, 1, path_s=1.0)
+    put(books, books.tasks)
+    assert queue(books) == [books.tasks, 0, 1]
 
 
 def test_what_is_due_in_a_month_is_first_in_first_out() -> None:

@@ -535,6 +535,7 @@ def extract_features(observation: Observation, gangs: int, devices: int, preempt
     j = job_features(observation, g)
     hold = holding(observation)
     gang = shortlist(observation, g, j, min(gangs, most), hold.overdue)
+    job = gang // observation.workload.kernel.shape[1]
     optional = hold.allowed & ~(core.status == PLACING).any()  # placing is not required
     work_s = j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1)
     device, allowed, pairs = pair_features(observation, g, gang, min(devices, core.up.shape[0]), work_s)
@@ -566,7 +567,7 @@ def extract_features(observation: Observation, gangs: int, devices: int, preempt
         pairs=pairs,
         device=device,
         allowed=allowed,
-        order=queue_order(observation, take(j.path_s, gang // observation.workload.kernel.shape[1])),
+        order=queue_order(observation, job, take(j.path_s, job)),
         other_actions=other_actions(observation, g, j, min(preempts, most), min(configures, most), optional),
         scene=scene,
         may_wait=(busy.any() & optional) | ~allowed.any(),

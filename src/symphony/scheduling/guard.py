@@ -16,7 +16,7 @@ jobs may overtake others at any load, but not for ever.
 
 **Queues.** A gang that is placed is due after DUE times the longest path that its job has left, and queues are in order
 of that. So gangs of short jobs do not wait behind those of long ones, and a gang is overtaken only by gangs that are
-placed before it is due, and by none of lower priority.
+placed before it is due, by none of its own job, and by none of lower priority.
 """
 
 from __future__ import annotations
@@ -89,15 +89,17 @@ def overdue_jobs(
     return there & (slow > MAX_DELAY * xp.maximum((slow.sum() - slow) / others, 1))
 
 
-def queue_order(observation: Observation, path_s: Float[Array, " some"]) -> Int[Array, " some"]:
+def queue_order(
+    observation: Observation, job: Int[Array, " some"], path_s: Float[Array, " some"]
+) -> Int[Array, " some"]:
     """Sequence numbers for candidates that are placed now: below 0, or 0 = behind all others.
 
-    `path_s`: the longest path that the job of each has left.
+    `job`, `path_s`: the slot of the job of each, and the longest path that it has left.
     """
     core, tasks = observation.core, observation.workload.kernel.shape[1]
     ticks = (observation.now.total + DUE * path_s) * TICKS_PER_S
     order = jnp.where(ticks < float(-FIRST_ORDER), ticks.astype(jnp.int32) + FIRST_ORDER, 0)
-    priority = jnp.repeat(core.priority, tasks)
-    mine = jnp.where(observation.candidates, priority, FIRST_ORDER).max()  # only these are placed
-    higher = jnp.where((core.status == QUEUED) & (priority > mine), core.sequence, FIRST_ORDER).max()
-    return jnp.maximum(order, higher + 1)
+    last = jnp.where(core.status == QUEUED, core.sequence, FIRST_ORDER).reshape(-1, tasks).max(axis=1)  # of each job
+    mine = jnp.where(observation.candidates, jnp.repeat(core.priority, tasks), FIRST_ORDER).max()  # no other is placed
+    higher = jnp.where(core.priority > mine, last, FIRST_ORDER).max()
+    return jnp.maximum(order, jnp.maximum(take(last, job), higher) + 1)
