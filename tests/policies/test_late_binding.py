@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from symphony.policies import LateBinding, named
+from symphony.policies.learned import first_come
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
@@ -43,7 +44,7 @@ def alike(name: str, *kernels: str) -> TaskGraph:
 
 @pytest.fixture(scope="module")
 def runs() -> dict[tuple[str, int], RunRecord]:
-    """Two workloads by a policy that places at once and by the same one deciding late, in one program."""
+    """Workloads by a policy that places at once, first in, first out; the same deciding late; and by due times."""
     paired = alike("paired", *["stream"] * 4, *["compute"] * 4)
     mixed = [alike(name, *["stream"] * 4, *[name] * 4) for name in ("longer", "shorter")]
     jobs = [alike("long", *["long"] * 8), alike("short", *["short"] * 8)]
@@ -53,13 +54,14 @@ def runs() -> dict[tuple[str, int], RunRecord]:
         "two jobs": Workload("two jobs", KERNELS, tuple(jobs), (Job(0, 0.0), Job(1, 0.05))),
     }
     calm = replace(CALM, latency_s=0.0)
-    policies = (small_policy(**SIZES), LateBinding(small_policy(**SIZES)))
+    small = small_policy(**SIZES)
+    policies = (first_come(small), LateBinding(small), small)
     return {
         (name, late): simulate(
             [Scenario(HERE, work, 0, (), (), (1.0,), calm, job_slots=2)], OneOf(policies, jnp.asarray(late))
         )[0]
         for name, work in works.items()
-        for late in (0, 1)
+        for late in range(3)
     }
 
 
@@ -77,9 +79,9 @@ def test_those_who_would_contend_later_run_while_others_are_there_to_run_beside(
 
 
 def test_a_short_job_does_not_wait_behind_all_of_a_long_one(runs) -> None:
-    early, late = ({job.job: job.completion_s for job in runs["two jobs", k].jobs} for k in (0, 1))
-    assert late[1] < 1.1 and early[1] > 2.0
-    assert not any(runs["two jobs", k].refused for k in (0, 1))
+    early, late, due = ({job.job: job.completion_s for job in runs["two jobs", k].jobs} for k in range(3))
+    assert late[1] < 1.1 and due[1] < 1.5 and early[1] > 2.0
+    assert not any(runs["two jobs", k].refused for k in range(3))
 
 
 def test_it_has_a_name() -> None:

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.problem.workload import Kernel, Profile
-from symphony.scheduling.guard import MAX_DELAY, overdue_jobs, trusted
+from symphony.problem.workload import Kernel, Profile, Task, TaskGraph
+from symphony.scheduling.guard import MAX_DELAY, overdue_jobs, queue_order, trusted
 from symphony.scheduling.policy import Observation, place
-from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, KERNELS, chain, dot, shared_books, work
+from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, KERNELS, Books, chain, dot, shared_books, work
 
-_trusted = jax.jit(trusted)
+_trusted, _queue_order = jax.jit(trusted), jax.jit(queue_order)
 
 
 def allowed(shown: Observation, gang: int = 0, work_s: float = np.inf) -> set[int]:
@@ -100,3 +100,54 @@ def test_a_job_is_overdue_once_its_slow_down_is_far_above_that_of_the_others() -
     assert overdue(2.0, 4.0, 3 * MAX_DELAY - 0.1) == [False] * 4
     assert overdue(20.0, 40.0, 3 * MAX_DELAY + 0.1) == [False] * 4, "under load, all are slower"
     assert overdue(0.5, 0.5, MAX_DELAY - 0.1) == [False] * 4, "nobody is slower than alone"
+
+
+def put(books: Books, gang: int, path_s: float | None = None) -> None:
+    """Place a gang on the GPU. `path_s`: what its job has left, by default all of it."""
+    job = gang // books.tasks
+    left_s = books.w.isolated[books.core.graph[job]] if path_s is None else np.float32(path_s)
+    order = _queue_order(books.observe(), np.asarray([job]), np.reshape(left_s, 1))
+    assert books.decide(place(gang, GPU, order[0]))
+
+
+def queue(books: Books) -> list[int]:
+    """Gangs in queues, the first first."""
+    waits = np.flatnonzero(np.asarray(books.core.device)[:, 0] >= 0)
+    return sorted(waits.tolist(), key=lambda gang: (int(books.core.sequence[gang]), gang))
+
+
+def test_a_gang_is_overtaken_only_by_those_of_shorter_jobs_and_only_until_it_is_due() -> None:
+    """Jobs of 100, 1, 1 and 50 s, due after four times that."""
+    books = shared_books(work(*[dot("any", units=units) for units in (200.0, 2.0, 2.0, 100.0)]))
+    put(books, 0)
+    books.pass_time(300.0)
+    put(books, 1)
+    assert queue(books) == [1, 0] and int(books.core.head[GPU]) == 1
+    put(books, 3)
+    assert queue(books) == [1, 0, 3], "due after 304, 400 and 500 s"
+    books.pass_time(99.0)
+    put(books, 2)
+    assert queue(books) == [1, 0, 2, 3], "due after 403 s"
+
+
+def test_no_gang_of_lower_priority_overtakes() -> None:
+    books = shared_books(work(*[dot("any", units=units) for units in (200.0, 2.0, 2.0)], priorities=(1, 0, 1)))
+    for gang in (0, 2, 1):
+        put(books, gang)
+    assert queue(books) == [2, 0, 1]
+
+
+def test_gangs_of_one_job_stay_in_order_as_its_path_becomes_shorter() -> None:
+    both = TaskGraph("both", (Task("a", "any", units=200.0), Task("b", "any", units=2.0)))
+    books = shared_books(work(both, dot("any", units=2.0)))
+    put(books, 0)
+    put(books, 1, path_s=1.0)
+    put(books, books.tasks)
+    assert queue(books) == [books.tasks, 0, 1]
+
+
+def test_what_is_due_in_a_month_is_first_in_first_out() -> None:
+    books = shared_books(work(*[dot("any", units=units) for units in (2e6, 1.5e6, 1.0)]))
+    for gang in range(3):
+        put(books, gang)
+    assert queue(books) == [2, 0, 1]

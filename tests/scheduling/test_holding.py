@@ -90,3 +90,17 @@ def test_what_others_load_is_a_reason_to_wait_for_them_to_go() -> None:
     found = asked(books, [0.9])
     assert float(found.gain_s[0]) == pytest.approx(1.0) and bool(found.allowed)
     assert int(found.here[0]) == int(found.there[0]) == CPU0
+
+
+def test_waits_for_the_time_left_are_few_though_it_does_not_shrink() -> None:
+    """4 s on a CPU; or 1 s on the GPU, which is busy for 2.99 s. The gain of 0.01 s grows as fast as the time held."""
+    books = shared_books(work(dot("any", units=2.99), dot("any")))
+    books.fail(FPGA)
+    assert books.decide(place(0, GPU))
+    books.start(0)
+    waits = []
+    while bool((found := asked(books)).allowed) and len(waits) < 100:
+        waits.append(float(found.wait_s))
+        books.pass_time(waits[-1])
+    assert waits == pytest.approx([0.01] * len(waits), rel=0.02)
+    assert 60 < len(waits) < 66 and bool(found.overdue[1])

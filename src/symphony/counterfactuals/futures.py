@@ -33,6 +33,7 @@ from symphony.counterfactuals.rehearsal import RehearsedJob, rehearse
 from symphony.counterfactuals.resume import Resume
 from symphony.counterfactuals.snapshot import Snapshot, SnapshotJob, SnapshotTask
 from symphony.policies import PLANNER, named
+from symphony.policies.learned import first_come
 from symphony.problem import limits
 from symphony.problem.arrays import WorkloadArrays, split_seconds
 from symphony.problem.errors import InputError
@@ -101,7 +102,8 @@ class Stage:
     ) -> PlayedTimes:
         """The outcome of all jobs. In the simulator, `policy` decides unless the change names another."""
         change = change or Change()
-        chosen = named(change.policy) if change.policy else named(policy) if isinstance(policy, str) else policy
+        asked = change.policy or policy
+        chosen = first_come(named(asked) if isinstance(asked, str) else asked)
         if chosen.cheats:
             hint = "choose another: symphony policies lists them"
             raise InputError(f"policy {chosen.name} sees what no real cluster shows", where="--policy", hint=hint)

@@ -24,6 +24,7 @@ from symphony.oracle.runs import FoundRun, Runs
 from symphony.oracle.schedule_samples import SampledSchedule, Sampler, expected_best
 from symphony.oracle.search import SIMULATION_BATCH
 from symphony.policies import SHIPPED, Learned, named
+from symphony.policies.learned import first_come
 from symphony.problem.errors import InputError
 from symphony.problem.program_cache import keep_programs
 from symphony.scheduling.policy import Policy
@@ -119,7 +120,7 @@ def plan(
     i = instance(scenario)
     runs = Runs(i, objective, contention)
     report("heuristics", 0.0, math.inf)
-    decided = runs.decide({GREEDY: learned, **{name: named(name) for name in heuristics}})
+    decided = runs.decide({GREEDY: first_come(learned), **{name: named(name) for name in heuristics}})
     drawn, sampling_s = _drawn(
         i, learned, objective, samples, SAMPLING_TIME_SHARE * seconds, seed, batch, contention, report
     )

@@ -15,6 +15,7 @@ from symphony.oracle.instance import Instance
 from symphony.oracle.replay import Plan, linear_order, shared_plan
 from symphony.oracle.search import objective_values, until_finished
 from symphony.policies import Learned
+from symphony.policies.learned import first_come
 from symphony.scheduling.state import DONE, PLACING, Core
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import Carry, begin, step
@@ -77,7 +78,7 @@ class Sampler:
         batch: int,
     ) -> None:
         self.i, self.objective, self.batch = i, objective, batch
-        self.policy = Learned(learned.network, draws=True)
+        self.policy = first_come(Learned(learned.network, draws=True))  # plans are replayed so
         self.contention = contention or Bottleneck()
         self.arrays: ScenarioArrays = jax.device_put(i.arrays)
         # A sampled run may wait where a plan does not.

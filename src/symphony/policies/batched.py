@@ -30,6 +30,7 @@ class PendingPlacements(eqx.Module):
 
     gang: Int[Array, " placements"]
     device: Int[Array, " placements"]
+    order: Int[Array, " placements"]
     next: IntScalar
     end: IntScalar
 
@@ -59,7 +60,7 @@ class Batched(Policy):
 
     def init(self, topology: TopologyArrays) -> tuple[Memory, PendingPlacements]:
         none = jnp.zeros(self.most, jnp.int32)
-        return self.learned.init(topology), PendingPlacements(none, none, jnp.int32(0), jnp.int32(0))
+        return self.learned.init(topology), PendingPlacements(none, none, none, jnp.int32(0), jnp.int32(0))
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Any:
         return self.learned.prepare(topology, workload)
@@ -75,7 +76,8 @@ class Batched(Policy):
 
         def next_pending(_: None) -> tuple[tuple[Memory, PendingPlacements], Action]:
             later = eqx.tree_at(lambda p: p.next, plan, plan.next + 1)
-            return (memory, later), with_more(place(gang, device), later.next < later.end)
+            order = take(plan.order, plan.next)
+            return (memory, later), with_more(place(gang, device, order), later.next < later.end)
 
         def evaluate(_none: None) -> tuple[tuple[Memory, PendingPlacements], Action]:
             new, output, _, index, seen = self.learned.consider(key, memory, observation)
@@ -112,17 +114,18 @@ class Batched(Policy):
             flat = jnp.where(open_[:, None] & seen.allowed, now, MASKED_SCORE).reshape(-1)
             pair = flat.argmax()
             going &= (flat[pair] > MASKED_SCORE / 2) & (flat[pair] >= rest)
-            gang, device = take(seen.gangs.number, pair // columns), take(seen.device.reshape(-1), pair)
-            return (*taken(pair, open_, finish), going), (gang, device, going)
+            device = take(seen.device.reshape(-1), pair)
+            return (*taken(pair, open_, finish), going), (pair // columns, device, going)
 
         first = jnp.minimum(index, count - 1)
         placed = (index < count) & take(alone, first // columns)
         left = taken(first, alone, jnp.exp(seen.pairs[..., PairColumn.FINISH]))
-        _, (gangs, devices, good) = jax.lax.scan(one, (*left, placed), None, length=self.most - 1)
+        _, (which, devices, good) = jax.lax.scan(one, (*left, placed), None, length=self.most - 1)
         pad = jnp.zeros(1, jnp.int32)
         return PendingPlacements(
-            jnp.concatenate([gangs.astype(jnp.int32), pad]),
+            jnp.concatenate([take(seen.gangs.number, which).astype(jnp.int32), pad]),
             jnp.concatenate([devices.astype(jnp.int32), pad]),
+            jnp.concatenate([take(seen.order, which), pad]),
             jnp.int32(0),
             good.sum().astype(jnp.int32),
         )

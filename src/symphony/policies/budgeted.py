@@ -16,7 +16,7 @@ from jax import Array
 from symphony.baselines import EftBelief
 from symphony.estimation.tuning import Tuning
 from symphony.policies.late_binding import LateBinding
-from symphony.policies.learned import Learned, Memory
+from symphony.policies.learned import Learned, Memory, first_come
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import FloatScalar, float_array, take
 from symphony.scheduling.policy import Action, Observation, Policy, pick_gang
@@ -31,7 +31,7 @@ class Budgeted(Policy):
     least_s: FloatScalar
 
     def __init__(self, policy: Learned | LateBinding, least_s: float = COMPILED_LEAST_S) -> None:
-        self.policy, self.least_s = policy, float_array(least_s)
+        self.policy, self.least_s = first_come(policy), float_array(least_s)
 
     @property
     def name(self) -> str:

@@ -45,7 +45,7 @@ from symphony.scheduling.graph_tables import (
     seconds_per_byte,
     sum_over_edges,
 )
-from symphony.scheduling.guard import overdue_jobs, trusted
+from symphony.scheduling.guard import overdue_jobs, queue_order, trusted
 from symphony.scheduling.holding import holding
 from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, first, first_min, namespace, smallest, take
 from symphony.scheduling.policy import Observation, by_device, idle_devices, movable
@@ -148,6 +148,7 @@ class Features(eqx.Module):
     pairs: Float[Array, "*batch candidates choices pair_columns"]
     device: Int[Array, "*batch candidates choices"]
     allowed: Bool[Array, "*batch candidates choices"]  # action mask
+    order: Int[Array, "*batch candidates"]  # in queues: see `scheduling.guard`
     other_actions: OtherActions
     scene: Float[Array, "*batch scene_columns"]  # of the whole system
     may_wait: Bool[Array, "*batch"]
@@ -534,6 +535,7 @@ def extract_features(observation: Observation, gangs: int, devices: int, preempt
     j = job_features(observation, g)
     hold = holding(observation)
     gang = shortlist(observation, g, j, min(gangs, most), hold.overdue)
+    job = gang // observation.workload.kernel.shape[1]
     optional = hold.allowed & ~(core.status == PLACING).any()  # placing is not required
     work_s = j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1)
     device, allowed, pairs = pair_features(observation, g, gang, min(devices, core.up.shape[0]), work_s)
@@ -565,6 +567,7 @@ def extract_features(observation: Observation, gangs: int, devices: int, preempt
         pairs=pairs,
         device=device,
         allowed=allowed,
+        order=queue_order(observation, job, take(j.path_s, job)),
         other_actions=other_actions(observation, g, j, min(preempts, most), min(configures, most), optional),
         scene=scene,
         may_wait=(busy.any() & optional) | ~allowed.any(),

@@ -25,7 +25,7 @@ from jaxtyping import Bool
 
 from symphony.estimation.tuning import Tuning
 from symphony.policies.features import PairColumn, log1p_time
-from symphony.policies.learned import MASKED_SCORE, Learned, Memory, action_at
+from symphony.policies.learned import MASKED_SCORE, Learned, Memory, action_at, first_come
 from symphony.problem.arrays import KIND_INDEX, TopologyArrays, WorkloadArrays
 from symphony.scheduling.estimate import needs
 from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, take
@@ -39,6 +39,9 @@ class LateBinding(Policy):
     """A learned policy that only places gangs on devices that are about to be free."""
 
     learned: Learned
+
+    def __init__(self, learned: Learned) -> None:
+        self.learned = first_come(learned)  # queues are short
 
     @property
     def name(self) -> str:

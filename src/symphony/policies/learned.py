@@ -352,6 +352,7 @@ class Learned(Policy):
     draws: bool = eqx.field(static=True, default=False)  # sample actions
     slopes: BeliefSlopes | None = eqx.field(static=True, default=None)  # in training: derivatives by the factors
     objective: Float[Array, " objectives"] = eqx.field(default_factory=lambda: float_array(MEAN_ONLY))
+    by_due: bool = eqx.field(static=True, default=True)  # queues in order of due times; else first in, first out
 
     @property
     def name(self) -> str:
@@ -374,7 +375,8 @@ class Learned(Policy):
         return state, action_at(seen, index)
 
     def features(self, observation: Observation) -> Features:
-        return replace(self.network.features(observation), objective=self.objective)
+        seen = replace(self.network.features(observation), objective=self.objective)
+        return seen if self.by_due else replace(seen, order=jnp.zeros_like(seen.order))
 
     def consider(
         self, key: Array, state: Memory, observation: Observation
@@ -390,10 +392,20 @@ class Learned(Policy):
 
 def with_objective(policy: AnyPolicy, objective: ObjectiveLike) -> AnyPolicy:
     """The policy with these weights of objectives, in every learned policy that it uses; others stay as they are."""
-    weights = float_array(objective_weights(objective))
+    return _with(policy, objective=float_array(objective_weights(objective)))
 
+
+def first_come(policy: AnyPolicy) -> AnyPolicy:
+    """The policy with queues that are first in, first out.
+
+    For where heuristics place gangs as well: these would always be behind gangs with due times.
+    """
+    return _with(policy, by_due=False)
+
+
+def _with(policy: AnyPolicy, **values: Any) -> AnyPolicy:
     def changed(part: Any) -> Any:
-        return replace(part, objective=weights) if isinstance(part, Learned) else part
+        return replace(part, **values) if isinstance(part, Learned) else part
 
     return jax.tree.map(changed, policy, is_leaf=lambda part: isinstance(part, Learned))
 
@@ -402,7 +414,8 @@ def action_at(seen: Features, index: IntScalar) -> Action:
     """The action with an index: pairs come first, then other actions, then waiting."""
     pairs, count = seen.device.size, seen.device.shape[1]
     pair = jnp.minimum(index, pairs - 1)
-    action = place(take(seen.gangs.number, pair // count), take(seen.device.reshape(-1), pair))
+    gang = pair // count
+    action = place(take(seen.gangs.number, gang), take(seen.device.reshape(-1), pair), take(seen.order, gang))
     others = seen.other_actions
     other = jnp.clip(index - pairs, 0, max(others.device.size - 1, 0))
     if others.device.size:

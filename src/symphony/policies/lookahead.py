@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 
 from symphony.estimation.tuning import Tuning
 from symphony.policies.features import Features, job_features
-from symphony.policies.learned import MASKED_SCORE, Learned, action_at
+from symphony.policies.learned import MASKED_SCORE, Learned, action_at, first_come
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.indexing import FloatScalar, IntScalar, smallest, take
@@ -81,7 +81,7 @@ class LookAhead(Policy):
 
     @property
     def _rollout_policy(self) -> Policy:
-        return Learned(self.learned.network, objective=self.learned.objective) if self.rolls is None else self.rolls
+        return replace(first_come(self.learned), draws=False, slopes=None) if self.rolls is None else self.rolls
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         memory, actions, costs = self.weigh(key, state, observation)
@@ -93,7 +93,7 @@ class LookAhead(Policy):
     ) -> tuple[Any, Action, Float[Array, "worlds actions"]]:
         """The policy's state, its best actions, its own choice first, and their costs in each world."""
         shown = replace(observation, prepared=observation.prepared[0])
-        memory, output, _, _, seen = self.learned.consider(key, state, shown)
+        memory, output, _, _, seen = first_come(self.learned).consider(key, state, shown)
         index = distinct(output.scores, seen, self.candidates)
         actions = jax.vmap(lambda index: action_at(seen, index))(jnp.maximum(index, 0))
         costs = self.costs(key, memory, observation, actions)

@@ -23,7 +23,7 @@ from symphony.baselines import EftBelief
 from symphony.estimation.kernels import clipped_mean
 from symphony.policies.budgeted import Budgeted
 from symphony.policies.late_binding import LateBinding
-from symphony.policies.learned import Learned
+from symphony.policies.learned import Learned, first_come
 from symphony.problem.errors import PolicyError
 from symphony.problem.topology import Topology
 from symphony.problem.units import show
@@ -102,7 +102,7 @@ class Scheduler:
                 hint='choose another policy, such as "eft-belief"',
             )
         self.workload = LiveWorkload(topology, profiles, shapes or Shapes(), speeds)
-        self.policy, self.timeout_s = policy, timeout_s
+        self.policy, self.timeout_s = first_come(policy), timeout_s
         self.statistics = Statistics()
         self._has_plain_turns = suits(self.workload.t)
         self._budget = _budget(policy, len(self.workload.t.device_kind)) if self._has_plain_turns else None

@@ -13,6 +13,10 @@ can the gang delay others. Otherwise short gangs, gone in a second, would send a
 **Order.** A job is overdue once its slow-down, if it went on alone from now, is MAX_DELAY times the mean of the others
 in the system. While an overdue job has gangs to place, only those may be placed. Slow-downs grow alike under load: so
 jobs may overtake others at any load, but not for ever.
+
+**Queues.** A gang that is placed is due after DUE times the longest path that its job has left, and queues are in order
+of that. So gangs of short jobs do not wait behind those of long ones, and a gang is overtaken only by gangs that are
+placed before it is due, by none of its own job, and by none of lower priority.
 """
 
 from __future__ import annotations
@@ -24,15 +28,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from symphony.scheduling.estimate import EstimateParts, SomeDevices, estimate_parts, slowdown
 from symphony.scheduling.feasible import open_devices
 from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Observation
+from symphony.scheduling.state import QUEUED
 
-MAX_REGRET, MAX_DELAY = 0.5, 32.0  # chosen; docs/lab/harmless.md
+MAX_REGRET, MAX_DELAY, DUE = 0.5, 32.0, 4.0  # chosen; docs/lab/harmless.md
 OVERRUN = 0.1  # about the error of a profile
+TICKS_PER_S = 1000.0  # of the times by which queues are ordered
+FIRST_ORDER = -(2**31)  # as far from 0 as 24 days; what is due later is first in, first out
 
 
 def trusted(
@@ -80,3 +87,19 @@ def overdue_jobs(
     slow = xp.where(there, slow, 0)
     others = xp.maximum(there.sum() - 1, 1)
     return there & (slow > MAX_DELAY * xp.maximum((slow.sum() - slow) / others, 1))
+
+
+def queue_order(
+    observation: Observation, job: Int[Array, " some"], path_s: Float[Array, " some"]
+) -> Int[Array, " some"]:
+    """Sequence numbers for candidates that are placed now: below 0, or 0 = behind all others.
+
+    `job`, `path_s`: the slot of the job of each, and the longest path that it has left.
+    """
+    core, tasks = observation.core, observation.workload.kernel.shape[1]
+    ticks = (observation.now.total + DUE * path_s) * TICKS_PER_S
+    order = jnp.where(ticks < float(-FIRST_ORDER), ticks.astype(jnp.int32) + FIRST_ORDER, 0)
+    last = jnp.where(core.status == QUEUED, core.sequence, FIRST_ORDER).reshape(-1, tasks).max(axis=1)  # of each job
+    mine = jnp.where(observation.candidates, jnp.repeat(core.priority, tasks), FIRST_ORDER).max()  # no other is placed
+    higher = jnp.where(core.priority > mine, last, FIRST_ORDER).max()
+    return jnp.maximum(order, jnp.maximum(take(last, job), higher) + 1)
