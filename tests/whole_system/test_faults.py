@@ -15,10 +15,12 @@ import pytest
 from symphony.engines import gangs
 from symphony.service import journal
 from symphony.service.journal import read_events
+from symphony.service.running import MAX_DEATHS
 from symphony.service.state import FINISHED, JournalEvent
 from tests.whole_system.faults import Faults
+from tests.whole_system.properties import may_fail
 from tests.whole_system.runs import run
-from tests.whole_system.world import GROWS
+from tests.whole_system.world import GROWS, World
 
 SEEDS = [seed for seed in range(16) if seed % GROWS != GROWS - 1]  # compiling takes longer than all of them
 POLICY = "eft-belief"  # one that is compiled anyway
@@ -86,3 +88,12 @@ def test_a_kernel_that_runs_twice_is_noticed(tmp_path: Path) -> None:
     ):
         for seed in range(5):
             run(seed, tmp_path / str(seed), Faults(kill=0.02, since_s=1_000.0), POLICY)
+
+
+def test_a_job_may_fail_after_one_that_failed_however_often_the_service_was_started(tmp_path: Path) -> None:
+    world = World(0, tmp_path, Faults(stop=0.05, since_s=1_000.0), POLICY)
+    first, second = world.wanted[:2]
+    second.after, world.starts = [first], MAX_DEATHS + 1
+    with mock.patch.object(world, "_is_vain", lambda one: one is first):
+        assert may_fail("JobError", second, world)
+        assert not may_fail("JobError", first, world)  # nothing has ended the service but its operator
