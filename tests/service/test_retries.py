@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 import symphony as sy
-from symphony.engines.engine import RAISED, Failed
+from symphony.engines.engine import DIED, RAISED, Failed
 from symphony.service.graph_file import load
 from symphony.service.wire import Submit
 from tests.service.handmade import ANN, Handmade
@@ -72,7 +73,12 @@ def test_retries_and_delays_survive_a_restart(tmp_path: Path) -> None:
         assert runs[1].began_s >= runs[0].retry_at_s - 0.01  # the clocks of two services
 
 
-def test_a_clock_that_is_set_back_does_not_prolong_a_delay(tmp_path: Path) -> None:
+RAISES = Failed(0, RAISED, "no", 0.0, 1.0, type="ConnectionError", classes=frozenset({"ConnectionError"}))
+KILLED = Failed(0, DIED, "its process was ended by SIGKILL", 0.0, 1.0, signal=signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("failure", "delay_s"), [(RAISES, 2.0), (KILLED, 0.0)])
+def test_a_clock_that_is_set_back_does_not_prolong_a_delay(tmp_path: Path, failure: Failed, delay_s: float) -> None:
     """The time of the next attempt is journalled by the wall clock."""
     kernel, clock = sy.kernel(retries=1, retry_on=ConnectionError, retry_delay_s=2.0)(flaky._first), Clock()
     with keeping_time(clock):
@@ -80,14 +86,13 @@ def test_a_clock_that_is_set_back_does_not_prolong_a_delay(tmp_path: Path) -> No
         body = Sender().bytes_of(one(kernel, "x", 1), 0, "")
         here.service.submit(ANN, Submit.model_validate_json(body), body, "")
         here.drive()
-        raised = frozenset({"ConnectionError"})
-        here.engine.news = [Failed(0, RAISED, "no", 0.0, 1.0, type="ConnectionError", classes=raised)]
+        here.engine.news = [failure]
         here.drive()
         folder = here.die(tmp_path / "two")
         clock.ahead -= 86_400.0
         here = Handmade(folder)
-        assert not here.engine.sent
-        clock.now += 2.1
+        assert bool(here.engine.sent) is (delay_s == 0.0)
+        clock.now += delay_s + 0.1
         here.drive()
         assert len(here.engine.sent) == 1
         here.service.close()

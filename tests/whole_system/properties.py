@@ -21,7 +21,6 @@ CAUSES = {
     "KernelTimeoutError": ("hang",),
     "InfeasibleError": ("device",),
     "EngineError": ("store_full",),
-    "JobError": ("kill", "death", "taken", "damage"),  # quarantined
 }
 
 
@@ -58,14 +57,16 @@ def may_fail(kind: str, one: Wanted, world: World) -> bool:
         return one.result is None or world.faults.flaky > 0.0
     if kind == "KernelTimeoutError" and "time_limit_s" in one.options:
         return True
-    if kind == "JobError" and not may_be_quarantined(world):
-        return any(world._is_vain(before) for before in one.after)
+    if kind == "JobError":
+        return may_be_quarantined(world) or any(world._is_vain(before) for before in one.after)
     return any(getattr(world.faults, cause) for cause in CAUSES.get(kind, ()))
 
 
 def may_be_quarantined(world: World) -> bool:
     """Only if something is damaged, or the service has died often enough."""
-    return world.damaged > 0 or world.starts > MAX_DEATHS
+    faults = world.faults
+    dies = faults.kill > 0.0 or faults.death > 0.0 or faults.taken > 0.0
+    return world.damaged > 0 or (dies and world.starts > MAX_DEATHS)
 
 
 def results_are_right(world: World) -> Iterator[str]:

@@ -15,10 +15,12 @@ import pytest
 from symphony.engines import gangs
 from symphony.service import journal
 from symphony.service.journal import read_events
-from symphony.service.state import FINISHED, JournalEvent
+from symphony.service.running import MAX_DEATHS
+from symphony.service.state import FINISHED, JournalEvent, ServiceJob
 from tests.whole_system.faults import Faults
+from tests.whole_system.properties import may_fail
 from tests.whole_system.runs import run
-from tests.whole_system.world import GROWS
+from tests.whole_system.world import GROWS, World
 
 SEEDS = [seed for seed in range(16) if seed % GROWS != GROWS - 1]  # compiling takes longer than all of them
 POLICY = "eft-belief"  # one that is compiled anyway
@@ -86,3 +88,24 @@ def test_a_kernel_that_runs_twice_is_noticed(tmp_path: Path) -> None:
     ):
         for seed in range(5):
             run(seed, tmp_path / str(seed), Faults(kill=0.02, since_s=1_000.0), POLICY)
+
+
+def test_a_job_may_fail_after_one_that_failed_however_often_the_service_was_started(tmp_path: Path) -> None:
+    world = World(0, tmp_path, Faults(stop=0.05, since_s=1_000.0), POLICY)
+    first, second = world.wanted[:2]
+    second.after, world.starts = [first], MAX_DEATHS + 1
+    with mock.patch.object(world, "_is_vain", lambda one: one is first):
+        assert may_fail("JobError", second, world)
+        assert not may_fail("JobError", first, world)  # nothing has ended the service but its operator
+
+
+def test_a_job_that_was_not_committed_may_get_another_number_in_the_next_service(tmp_path: Path) -> None:
+    def job(number: int, name: str, done: set[int]) -> ServiceJob:
+        return ServiceJob(number, "ann", name, "", 0, 1, (0,), (), 0.0, done=done)
+
+    world = World(0, tmp_path, Faults(), POLICY)
+    with mock.patch.object(world, "service") as service:
+        service.state.jobs = {1: job(1, "job0", set())}
+        world._check_new("job0/0")
+        service.state.jobs = {1: job(1, "job1", {0}), 2: job(2, "job0", set())}
+        world._check_new("job0/0")

@@ -78,7 +78,6 @@ class World:
         self._lock_lost = False
         self._plan: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._numbers: dict[str, int] = {}  # of jobs, by their names
         for one in self.wanted:
             self._later(self.rng.uniform(0.0, SUBMITTED_S), partial(self._submit, one))
             if self.rng.random() < 0.2:
@@ -435,9 +434,7 @@ class World:
         """Of a task that is dispatched."""
         assert self.service is not None
         name, task = label.split("/")
-        if name not in self._numbers:
-            self._numbers |= {job.name: job.id for job in self.service.state.jobs.values()}
-        job = self.service.state.jobs[self._numbers[name]]
+        job = next(job for job in self.service.state.jobs.values() if job.name == name)
         if job.over:
             raise Broken("nothing runs for a job that is over", label)
         if any(self.service.state.jobs[number].status != DONE for number in job.after):

@@ -577,7 +577,7 @@ class JobRunner:
 def _delay_left_s(event: JournalEvent) -> float:
     """Until a task is tried again; if the clock was set back meanwhile, not more than its whole delay."""
     left_s = event.data.get("retry_at_s", 0.0) - time.time()
-    return float(min(max(left_s, 0.0), event.data.get("retry_delay_s", math.inf)))
+    return float(min(max(left_s, 0.0), event.data.get("retry_delay_s", 0.0)))
 
 
 def steps_of(attempt: Attempt) -> dict[str, int]:
