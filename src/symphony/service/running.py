@@ -195,9 +195,9 @@ class JobRunner:
 
     def accepted(self, entry: Transaction, job: ServiceJob, graph: Submission, blobs: bool) -> None:
         """Queue a new job; `blobs`: it uses some."""
-        if blobs:
+        if blobs:  # the graph has files open: it is read again when the job is admitted
             self._large[job.id] = {}
-        if len(self.cached_graphs) < MAX_CACHED_GRAPHS:
+        elif len(self.cached_graphs) < MAX_CACHED_GRAPHS:
             self.cached_graphs[job.id] = graph
         self._join(entry, job)
 
