@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from symphony.engines.engine import LOST, Failed
 from symphony.problem.errors import JobLostError, ServiceError
 from symphony.service import journal, tables, views
 from symphony.service.database import open_database
@@ -214,6 +215,49 @@ def test_a_file_that_sqlite_cannot_read_names_the_command_that_salvages_it(three
     with pytest.raises(ServiceError, match="malformed") as caught:
         Handmade(three)
     assert "symphony repair salvage" in caught.value.hint
+
+
+def test_a_table_that_becomes_unreadable_while_a_service_runs_is_named(tmp_path: Path) -> None:
+    """Found by `tests/fuzz.py`: the error of SQLite reached the user."""
+    here = Handmade(tmp_path / "first")
+    here.submit("done")
+    here.finish(1)
+    here.finish(2)
+    state = here.die(tmp_path / "state")
+    path = state / "journal.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'outputs'").fetchone()[0]
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 64)
+    here = Handmade(state)
+    with pytest.raises(ServiceError, match=r"journal\.sqlite: the database failed: .*malformed") as caught:
+        views.outcome(here.service, here.job(1))
+    assert "symphony repair salvage" in caught.value.hint and refusal(caught.value).status_code == 503
+    here.service.close()
+
+
+def test_a_schema_that_is_not_even_text_is_named(three: Path) -> None:
+    """Found by `tests/fuzz.py`: Python cannot decode the message of SQLite, which quotes the schema."""
+    with sqlite3.connect(three / "journal.sqlite") as connection:
+        connection.execute("PRAGMA writable_schema=ON")
+        connection.execute("UPDATE sqlite_master SET name = CAST(X'65AE' AS TEXT), sql = 'x' WHERE name = 'events'")
+    connection.close()
+    with pytest.raises(ServiceError, match="schema is malformed") as caught:
+        Handmade(three)
+    assert "symphony repair salvage" in caught.value.hint
+
+
+def test_a_task_whose_lost_input_is_damaged_in_the_journal_fails(three: Path) -> None:
+    here = Handmade(three)
+    change(three, "UPDATE outputs SET body = X'00' WHERE job = 2")
+    assert here.job(2).done == {0} and len(here.engine.sent) == 2
+    here.engine.news = [Failed(work.number, LOST, "its input was lost") for work in here.engine.sent]
+    here.drive()
+    assert here.job(2).status == "failed" and not here.service.failed.is_set()
+    here.service.close()
 
 
 # -------------------------------------------------------------------- journals of older versions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import time
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 
 import symphony as sy
 from symphony.runtime.graph import graph
-from symphony.service import tables
+from symphony.service import tables, views
 from symphony.service.database import open_database
 from symphony.service.journal import read_events
 from symphony.service.service import Limits, Service
@@ -21,6 +22,7 @@ from symphony.service.state import FINISHED
 from symphony.service.tokens import SUBMIT, Token
 from symphony.service.wire import About, Submit
 from tests.engines.by_hand import ByHand
+from tests.open_files import open_files
 from tests.runtime.machines import machine
 from tests.service.handmade import Handmade
 from tests.service.kernels import add, one, wait_for, zeros
@@ -45,6 +47,27 @@ def test_of_a_job_that_is_over_only_its_result_is_kept(tmp_path: Path) -> None:
         with database.connect() as connection:
             assert connection.scalar(sa.select(tables.payloads.c.body)) is None
         assert ann.job(job.id).result(SECONDS).sum() == 40_000
+
+
+def test_no_blob_stays_open_for_a_job_that_has_ended_or_waits(tmp_path: Path) -> None:
+    """Nor until garbage is collected, which a service does rarely."""
+    gc.disable()
+    try:
+        with place(tmp_path, limits=Limits(at_once=1)) as here, here.connect("ann") as ann:
+            first = ann.submit(one(wait_for, str(tmp_path / "gate")))
+            jobs = [ann.submit(one(add, np.full(20_000, float(number)))) for number in range(3)]
+            wait_until(lambda: first.status == "running")
+            wait_until(lambda: not open_files(tmp_path / "blobs"))
+            assert len(here.service.state.open) == 4
+            (tmp_path / "gate").touch()
+            assert [job.result(SECONDS).sum() for job in jobs] == [0.0, 20_000.0, 40_000.0]
+            wait_until(lambda: not open_files(tmp_path / "blobs"))
+            result = here.service.blobs.found(views.outcome(here.service, here.service.state.jobs[2]).values[0])
+            assert len(open_files(tmp_path / "blobs")) == 2  # a descriptor and a mapping
+            del result
+            assert not open_files(tmp_path / "blobs")
+    finally:
+        gc.enable()
 
 
 def test_old_jobs_and_blobs_that_nobody_names_are_forgotten(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from symphony.service import journal
 from symphony.service.journal import read_events
 from symphony.service.running import MAX_DEATHS
 from symphony.service.state import FINISHED, JournalEvent, ServiceJob
+from tests.open_files import open_files
 from tests.whole_system.faults import Faults
 from tests.whole_system.properties import may_fail
 from tests.whole_system.runs import run
@@ -55,6 +57,14 @@ def test_all_properties_hold(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_properties_hold_whatever_the_policy_does(tmp_path: Path, seed: int) -> None:
     run(seed, tmp_path, policy="chaos")
+
+
+def test_a_run_leaves_no_file_open(tmp_path: Path) -> None:
+    """Ten thousand of them in one process had as many open as a process may have."""
+    for seed in SEEDS[:2]:
+        run(seed, tmp_path / str(seed), policy=POLICY)
+    gc.collect()
+    assert not open_files(tmp_path)
 
 
 def test_a_run_follows_from_its_seed(tmp_path: Path) -> None:

@@ -197,8 +197,7 @@ class World:
 
     def _bury(self) -> None:
         """What `kill -9` leaves: the disk."""
-        if self.service is not None:
-            self.service.database.dispose()
+        self.close()
         self.service = self.engine = None
         self.clock.now += self.rng.uniform(0.0, 2.0)
 
@@ -209,6 +208,12 @@ class World:
         with suppress(Killed):
             self.service.close()
         self._bury()
+
+    def close(self) -> None:
+        """Give back the files of its database; SQLAlchemy keeps a connection in use, and with it all of this."""
+        if self.service is not None:
+            self.service.ledger._hold.close()
+            self.service.database.dispose()
 
     def point(self, where: str) -> None:
         """One at which the process may be killed."""
@@ -504,6 +509,5 @@ def prepared(world: World) -> Iterator[World]:
         try:
             yield world
         finally:
-            if world.service is not None:
-                world._gone = True
-                world.service.database.dispose()
+            world._gone = True
+            world.close()

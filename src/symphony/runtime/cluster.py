@@ -32,7 +32,7 @@ from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Device, Topology
 from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.function_calls import FunctionCalls, check_options, work_submission
-from symphony.runtime.graph import Graph, Submission, SubmittedTask
+from symphony.runtime.graph import Graph, Submission, SubmittedTask, without_buffers
 from symphony.runtime.jobs import DONE, RUNNING, ClusterJob, JobLimits, JobState, Retried, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.live_workload import CPU, LiveWorkload, Shapes, task_graph
@@ -215,7 +215,7 @@ class Cluster(FunctionCalls[ClusterJob]):
             for kernel in {call.kernel for call in sent.calls}:
                 self._send(kernel)
             arguments = self._put(sent)
-            job = JobState(number, sent, arguments, priority, retried, limits)
+            job = JobState(number, without_buffers(sent), arguments, priority, retried, limits)
             job.on_end = on_end
             self._arrived.append((job.submitted_s, sketches(job, {}, job.submitted_s)))
             self._open = [one for one in self._open if not one.over.is_set()]

@@ -8,7 +8,7 @@ graph.task(call_variants, [reads])      # may be an argument of other tasks, als
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symphony.engines.engine import Pickled, Stored
@@ -151,6 +151,12 @@ class Submission:
         if self.names:
             return dict(zip(self.names, values, strict=True))
         return values[0] if len(values) == 1 else tuple(values)
+
+
+def without_buffers(graph: Submission) -> Submission:
+    """The same without large arguments, which are memory or open files: an engine has stored them."""
+    calls = (replace(call, arguments=Pickled(b"")) if call.arguments.buffers else call for call in graph.calls)
+    return replace(graph, calls=tuple(calls))
 
 
 def submission(graph: Graph) -> Submission:

@@ -8,6 +8,7 @@ increments the epoch, and a transaction with an old epoch fails. So a process th
 from __future__ import annotations
 
 import fcntl
+import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
@@ -39,6 +40,10 @@ _ADVANCE = (
     .where(tables.journal.c.epoch == sa.bindparam("mine"), tables.journal.c.turn == sa.bindparam("last"))
     .values(turn=sa.bindparam("next"))
 )
+
+
+class DamagedDatabaseError(ServiceError):
+    """The database cannot read its own file or table."""
 
 
 class LockHeldError(OSError):
@@ -83,6 +88,7 @@ def engine_of(url: str, folder: Path) -> sa.Engine:
         raise InputError("the URL of the database is invalid", hint="write postgresql://user@host/name") from None
     if backend == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "handle_error", _name_damage)
     return engine
 
 
@@ -90,19 +96,32 @@ def engine_of(url: str, folder: Path) -> sa.Engine:
 def database_errors(engine: sa.Engine) -> Iterator[None]:
     try:
         yield
-    except (sa.exc.SQLAlchemyError, UnicodeDecodeError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        if isinstance(error, UnicodeDecodeError):  # in a message of SQLite, which quotes the file
-            reason = "the database schema is malformed"
-        damaged = getattr(getattr(error, "orig", None), "sqlstate", None) in ("XX001", "XX002")  # of PostgreSQL
-        is_corrupt = damaged or any(text in reason for text in ("malformed", "not a database", "no such"))
+    except sa.exc.SQLAlchemyError as error:
         raise ServiceError(
-            f"the database failed: {reason}",
+            f"the database failed: {_reason(getattr(error, 'orig', None) or error)}",
             where=engine.url.render_as_string(hide_password=True),
-            hint="recover what is readable: symphony repair salvage"
-            if is_corrupt
-            else "check that it exists and is yours",
+            hint="check that it exists and is yours",
         ) from None
+
+
+def _name_damage(context: sa.ExceptionContext) -> None:
+    """Called for every error of a database: damage is named, wherever it was met."""
+    error = context.original_exception
+    reason = _reason(error)
+    is_damage = getattr(error, "sqlstate", None) in ("XX001", "XX002")  # of PostgreSQL
+    if is_damage or any(text in reason for text in ("malformed", "not a database", "no such")):
+        where = context.engine.url.render_as_string(hide_password=True) if context.engine is not None else ""
+        raise DamagedDatabaseError(
+            f"the database failed: {reason}",
+            where=where,
+            hint="recover what is readable: stop the service, then symphony repair salvage",
+        )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UnicodeDecodeError):  # in a message of SQLite, which quotes the file
+        return "the database schema is malformed"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
@@ -112,7 +131,10 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
     """
     connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    try:
+        cursor.execute("PRAGMA journal_mode=WAL")
+    except UnicodeDecodeError as error:  # SQLAlchemy passes on only errors of SQLite from here
+        raise sqlite3.DatabaseError(_reason(error)) from None
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA busy_timeout=10000")
     cursor.close()

@@ -45,6 +45,7 @@ from symphony.service.dashboard.sessions import (
     is_page,
     login_needed,
 )
+from symphony.service.database import DamagedDatabaseError
 from symphony.service.metrics import Metrics
 from symphony.service.service import Patience, Service
 from symphony.service.tokens import CREATE_TOKEN_HINT, RateLimiter, Token, token_id
@@ -170,7 +171,7 @@ class Authenticator:
         if token is None:
             try:
                 token = await run_in_threadpool(self._tokens.find, secret)
-            except SQLAlchemyError as error:
+            except (SQLAlchemyError, DamagedDatabaseError) as error:
                 raise broken_database(error) from None
             except TokenError:  # it has expired
                 self._logins.note(address, token_id(secret))
@@ -280,19 +281,22 @@ def _take(counts: Counter[str], key: str, amount: int) -> None:
 
 def refusal(error: SymphonyError, status: int = 0) -> JSONResponse:
     status = status or status_of(error)
+    if isinstance(error, DamagedDatabaseError):
+        log.error("%s", error)
     headers = {"retry-after": str(max(round(error.retry_s), 1))} if isinstance(error, BusyError) else {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     return JSONResponse(Refusal(error=ErrorView.of(error)).model_dump(mode="json"), status, headers)
 
 
-def broken_database(error: SQLAlchemyError) -> UnavailableError:
+def broken_database(error: SQLAlchemyError | DamagedDatabaseError) -> UnavailableError:
     log.error("the database failed: %s", error)
     return UnavailableError("the database failed", hint="try again later")
 
 
 def status_of(error: SymphonyError) -> int:
     kinds: list[tuple[type[SymphonyError], int]] = [
+        (DamagedDatabaseError, 503),
         (ScopeError, 403),
         (TokenError, 401),
         (UnavailableError, 503),

@@ -174,6 +174,7 @@ class Ledger:
         """Wait for a command; carry it out together with all that are pending. For a ledger without a thread."""
         try:
             self._turn()
+            self._batch = []  # and the blobs that its commands have open
         except Exception as error:
             if isinstance(error, SymphonyError):
                 log.error("%s", error)

@@ -195,9 +195,9 @@ class JobRunner:
 
     def accepted(self, entry: Transaction, job: ServiceJob, graph: Submission, blobs: bool) -> None:
         """Queue a new job; `blobs`: it uses some."""
-        if blobs:
+        if blobs:  # the graph has files open: it is read again when the job is admitted
             self._large[job.id] = {}
-        if len(self.cached_graphs) < MAX_CACHED_GRAPHS:
+        elif len(self.cached_graphs) < MAX_CACHED_GRAPHS:
             self.cached_graphs[job.id] = graph
         self._join(entry, job)
 
@@ -271,7 +271,7 @@ class JobRunner:
             whole = self.cached_graphs.pop(job.id, None) or self._read(job)
             if done:
                 made, wanted = self._values(job), graphs.needed_values(whole, done)
-                held = {task: self._engine.put(self._blob(made[task])) for task in wanted}
+                held = {task: self._engine.put(self._blob(made, task)) for task in wanted}
             rest = graphs.remaining_graph(whole, done, held)
             if not rest.tasks:
                 self._ledger.post_required(lambda entry: self.end(entry, job, DONE, None))
@@ -313,8 +313,10 @@ class JobRunner:
             reason = str(error).splitlines()[0]
             raise ServiceError(f"the submitted graph is damaged: {reason}", where=f"job {job.id}", hint=AGAIN) from None
 
-    def _blob(self, value: Value) -> Pickled:
-        return self._when_files_can_be_opened(lambda: self._blobs.found(value))
+    def _blob(self, made: dict[int, Value], task: int) -> Pickled:
+        if task not in made:
+            raise ServiceError(f"the value of task {task} is missing from the database, or damaged", hint=AGAIN)
+        return self._when_files_can_be_opened(lambda: self._blobs.found(made[task]))
 
     def _when_files_can_be_opened(self, read: Callable[[], T]) -> T:
         """Read files, and retry while too many are open: that is not the job's fault. Raises other errors."""
@@ -441,19 +443,19 @@ class JobRunner:
         self, entry: Transaction, run: TaskRun, number: int, data: dict[str, Any]
     ) -> Failed | Stopped | None:
         """Restore the inputs of a task, lost with a machine, from the journal; the task runs again."""
-        admitted, made = self.admitted[run.job.number], self._values(self._ledger.state.jobs[run.job.number])
-        held = dict(run.call.held)
+        admitted, held = self.admitted[run.job.number], dict(run.call.held)
         try:
+            made = self._values(self._ledger.state.jobs[run.job.number])
             for index in run.call.reads:
                 source, task = run.job.runs[index], admitted.tasks[index]
-                lost, source.value = source.value, self._engine.put(self._blob(made[task]))
+                lost, source.value = source.value, self._engine.put(self._blob(made, task))
                 if lost is not None:  # other runs may still refer to it: it is freed when the job ends
                     admitted.held.append((lost, task))
             for place, value in held.items():
                 task = next(task for other, task in admitted.held if other is value)
-                held[place] = self._engine.put(self._blob(made[task]))
+                held[place] = self._engine.put(self._blob(made, task))
                 admitted.held.append((held[place], task))
-        except OSError as error:  # the store is full, or the file is missing
+        except (OSError, ServiceError) as error:  # the store is full, or a value is missing or damaged
             log.warning("job %d: %s: lost inputs cannot be restored: %s", run.job.number, run.name, error)
             return self._failed(entry, run, BROKE, data)
         run.call = replace(run.call, held=held)
