@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -263,8 +263,19 @@ def test_a_journal_in_postgresql_is_checked_and_compacted(server: str, tmp_path:
             views.outcome(here.service, here.service.state.jobs[2])
 
 
-def test_what_can_be_read_of_broken_tables_of_postgresql_is_salvaged(tmp_path: Path) -> None:
-    """A page of events is garbage; the jobs that began there go on, from the copies in their payloads."""
+def _garble_page(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(8_192)
+        file.write(b"\xff" * 8_192)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"), [(_garble_page, "invalid page"), (Path.unlink, "could not open file")], ids=["page", "file"]
+)
+def test_what_can_be_read_of_broken_tables_of_postgresql_is_salvaged(
+    damage: Callable[[Path], None], named: str, tmp_path: Path
+) -> None:
+    """A page of events is garbage, or all are gone; the jobs in it go on, from the copies in their payloads."""
     with postgres_server() as own:
         here = Handmade(tmp_path, own.url)
         for number in range(60):
@@ -273,11 +284,9 @@ def test_what_can_be_read_of_broken_tables_of_postgresql_is_salvaged(tmp_path: P
             path = connection.scalar(sa.text("SELECT pg_relation_filepath('events')"))
         here.service.close()
         own.stop()
-        with (own.data / str(path)).open("r+b") as file:
-            file.seek(8_192)
-            file.write(b"\xff" * 8_192)
+        damage(own.data / str(path))
         own.start()
-        with pytest.raises(sy.ServiceError, match="invalid page") as caught:
+        with pytest.raises(sy.ServiceError, match=named) as caught:
             Handmade(tmp_path, own.url)
         assert "symphony repair salvage" in caught.value.hint
         found = repair.salvage(own.url, tmp_path)

@@ -31,6 +31,7 @@ PYTHON_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+ps
 ADVISORY_LOCK = 0x53796D70686F6E79  # PostgreSQL's number for it: "Symphony"
 MAX_OVERFLOW = 45  # connections beyond 5: as many as there are threads for requests, and some
 POOL_TIMEOUT_S = 5.0  # for which a request waits for a connection
+DAMAGE_STATES = ("XX001", "XX002", "58P01")  # of PostgreSQL: data or an index is damaged, a file is missing
 MIGRATION_LOCK = Lock()  # Alembic has global state: one thread at a time
 
 
@@ -108,7 +109,7 @@ def _name_damage(context: sa.ExceptionContext) -> None:
     """Called for every error of a database: damage is named, wherever it was met."""
     error = context.original_exception
     reason = _reason(error)
-    is_damage = getattr(error, "sqlstate", None) in ("XX001", "XX002")  # of PostgreSQL
+    is_damage = getattr(error, "sqlstate", None) in DAMAGE_STATES
     if is_damage or any(text in reason for text in ("malformed", "not a database", "no such")):
         where = context.engine.url.render_as_string(hide_password=True) if context.engine is not None else ""
         raise DamagedDatabaseError(

@@ -24,6 +24,7 @@ from symphony.service.backup import continue_numbers
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.database import (
     ADVISORY_LOCK,
+    DamagedDatabaseError,
     Hold,
     database_errors,
     engine_of,
@@ -403,6 +404,8 @@ def _copy_pages(connection: sa.Connection, old: str, name: str, columns: str, re
         try:
             with connection.begin_nested():
                 connection.exec_driver_sql(f"{text} ON CONFLICT DO NOTHING")
+        except DamagedDatabaseError:
+            return False
         except sa.exc.DBAPIError as error:
             if error.connection_invalidated or getattr(error.orig, "sqlstate", "")[:2] not in DAMAGE_CLASSES:
                 raise
@@ -411,7 +414,6 @@ def _copy_pages(connection: sa.Connection, old: str, name: str, columns: str, re
 
     pages = connection.scalar(sa.text(f"SELECT pg_relation_size('{old}.{name}') / current_setting('block_size')::int"))
     bisection = _Bisection(copy)
-    if pages:
-        bisection.run(0, pages * PAGE_ROWS - 1)
+    bisection.run(0, max(pages or 0, 1) * PAGE_ROWS - 1)  # a file that is missing has no pages, and cannot be read
     if bisection.unreadable:
         result.unreadable[name] = bisection.unreadable
