@@ -184,6 +184,6 @@ def test_a_cache_of_other_columns_is_refused(tree: Path, cache: Path) -> None:
 def test_a_cache_that_cannot_be_written(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="cannot write") as caught:
+    with pytest.raises(DataError, match="cannot be written") as caught:
         catalogue.add(tree)
     assert "XDG_CACHE_HOME" in caught.value.hint

@@ -13,6 +13,7 @@ from symphony.telemetry import architectural, identities, listing_files, listing
 from symphony.telemetry.events import Catalogue, Event, Metric
 from symphony.telemetry.identities import Identity, curated, everything, independent, mine
 from symphony.telemetry.machine import Platform
+from symphony.telemetry.reading import Model
 from tests.data import data
 from tests.telemetry import callgrind, small
 
@@ -339,6 +340,7 @@ def test_constants_of_the_machine_decide() -> None:
     made = catalogue(COUNTS, metrics=metrics)
     assert named(mine(made)) == {"a >= c": "residual"}
     assert named(mine(made, platform=Platform(smt_on=True))) == {"a >= b": "residual"}
+    assert named(Model(made, Platform(smt_on=True)).claims("abc")) == {"a >= b": "residual"}
 
 
 def test_only_among_the_events_asked_for() -> None:

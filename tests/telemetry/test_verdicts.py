@@ -64,14 +64,14 @@ def test_what_was_found_by_other_rules_is_forgotten() -> None:
     place = verdicts.store("cpu", [HOLDS], 10)
     assert place is not None
     place.write_text(
-        place.read_text().replace(f'"format": {verdicts.VERDICTS_FORMAT}', f'"format": {verdicts.VERDICTS_FORMAT - 1}')
+        place.read_text().replace(f'"format":{verdicts.VERDICTS_FORMAT}', f'"format":{verdicts.VERDICTS_FORMAT - 1}')
     )
     assert verdicts.load("cpu") == ()
 
 
 def test_a_cache_that_cannot_be_written(cache: Path) -> None:
     (cache / "symphony").write_text("a file")
-    with pytest.raises(DataError, match="cannot be stored"):
+    with pytest.raises(DataError, match="cannot be written"):
         verdicts.store("cpu", [HOLDS], 1)
 
 

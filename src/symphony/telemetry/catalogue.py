@@ -83,7 +83,7 @@ def add(path: str | Path) -> tuple[CatalogueEntry, ...]:
 
 def add_perf(content: bytes | None = None, *, source: str = "perf list --json") -> tuple[CatalogueEntry, ...]:
     """Cache the output of `perf list --json` (by default run now) as the catalogue of this machine's CPU."""
-    found = perf_list.read(perf_list.run() if content is None else content, where=source, source=source)
+    found = perf_list.read(perf_list.run() if content is None else content, source)
     cpuid = machine.cpuid()
     lines = (MapLine(perf_list.PERF_LIST_NAME, re.escape(cpuid), perf_list.PERF_LIST_NAME),) if cpuid else ()
     return _store(Listing((found,), lines))
@@ -106,18 +106,10 @@ def _store(listing: Listing) -> tuple[CatalogueEntry, ...]:
     kept = [entry for entry in before.entries if entry.name not in names]
     architectures = {line.architecture for line in listing.lines}
     lines = [line for line in before.lines if line.architecture not in architectures]
-    try:
-        folder().mkdir(parents=True, exist_ok=True)
-        for catalogue in listing.catalogues:
-            _write(_file(catalogue.name), _packed(catalogue))
-        index = _Index((*kept, *added), (*lines, *listing.lines))
-        _write(folder() / _INDEX, {"format": CATALOGUE_FORMAT, **asdict(index)})
-    except OSError as error:
-        raise DataError(
-            f"cannot write there: {error.strerror or error}",
-            where=str(folder()),
-            hint="set XDG_CACHE_HOME to a folder that you may write to",
-        ) from None
+    for catalogue in listing.catalogues:
+        write(file(catalogue.name), _packed(catalogue))
+    index = _Index((*kept, *added), (*lines, *listing.lines))
+    write(folder() / _INDEX, {"format": CATALOGUE_FORMAT, **asdict(index)})
     return added
 
 
@@ -152,7 +144,7 @@ def load(name: str) -> Catalogue:
             f"there is no catalogue {name}",
             hint=f"{meant}{more}; `symphony catalogue add PATH` adds the catalogues of a kernel tree",
         )
-    return _unpacked(_file(found[0]))
+    return _unpacked(file(found[0]))
 
 
 def matching(cpuid: str, architecture: str) -> str | None:
@@ -183,16 +175,24 @@ def _matching(cpuid: str, architecture: str) -> Iterator[str]:
 # --- Files -------------------------------------------------------------------------------------------------
 
 
-def _file(name: str) -> Path:
-    """A flat file name without path separators: names come from archives."""
+def file(name: str) -> Path:
+    """The file of a catalogue: a flat file name without path separators: names come from archives."""
     return folder() / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', name.replace('/', '__')).lstrip('.')}.json"
 
 
-def _write(file: Path, content: dict[str, Any]) -> None:
-    """Write a file atomically: another process may be reading it."""
-    new = file.with_name(f"{file.name}.{os.getpid()}.new")
-    new.write_text(json.dumps(content, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
-    new.replace(file)
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write a file of the cache atomically: another process may be reading it."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(json.dumps(content, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise DataError(
+            f"{path.parent.name}/{path.name} cannot be written: {error.strerror or error}",
+            where=str(path.parent),
+            hint="set XDG_CACHE_HOME to a folder that you may write to",
+        ) from None
 
 
 def _columns(kind: type) -> list[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from symphony.telemetry.naming import bare
 from symphony.telemetry.posterior import RULE_OF_THREE
-from symphony.telemetry.reading import CLOCKS, Model, Reader
+from symphony.telemetry.reading import CLOCKS, SLICE_S, Model, Reader
 from symphony.telemetry.samples import Column, Floats, Recording, Sample
 
 MIN_UNINTERRUPTED_SHARE = 1 - 1e-4  # share of the time with a counter from which a count is taken as uninterrupted
@@ -79,9 +79,7 @@ def doubts(recording: Recording, model: Model) -> dict[str, float]:
             spread = _EVEN * change * math.sqrt(max(float(np.median(slices)), 1.0))
             if often := _bursts(count, slices):
                 spread = max(spread, often.spread)
-            few = 1 / math.sqrt(
-                max(float(rate.mean()), 1e-30)
-            )  # Poisson noise of small counts, which the model includes
+            few = 1 / math.sqrt(max(float(rate.mean()), 1e-30))  # noise of small counts, which the model includes
             found[event] = min(max(spread / math.hypot(float(model.parameters.spread), few), 1.0), MAX_DOUBT)
     return found
 
@@ -104,7 +102,7 @@ def unobserved_burst_std(recording: Recording, model: Model) -> dict[str, Floats
         found[event] = np.zeros(len(recording))
         count, slices, seen = _interrupted(recording, own, model)
         if len(count) >= MIN_SPREAD_WINDOWS and (often := _bursts(count, slices)):
-            rest = recording.enabled_s[seen][:, own].max(axis=1) / model.slice_s - slices
+            rest = recording.enabled_s[seen][:, own].max(axis=1) / SLICE_S - slices
             expected = often.rate * np.maximum(rest, 0.0)
             found[event][seen] = np.where(count == 0, often.size * np.sqrt(often.alone * expected * (1 + expected)), 0)
     return found
@@ -146,4 +144,4 @@ def _interrupted(recording: Recording, own: list[int], model: Model) -> tuple[Fl
     usable = (running > 0) & (count >= 0) & (count < np.inf)
     together = np.where(usable, running, 0.0).sum(axis=1)
     seen = usable.any(axis=1) & (together < MIN_UNINTERRUPTED_SHARE * recording.enabled_s[:, own].max(axis=1))
-    return np.where(usable, count, 0.0).sum(axis=1)[seen], together[seen] / model.slice_s, seen
+    return np.where(usable, count, 0.0).sum(axis=1)[seen], together[seen] / SLICE_S, seen

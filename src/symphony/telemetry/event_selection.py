@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from symphony.problem.errors import InputError
@@ -20,12 +19,7 @@ from symphony.telemetry.reading import Model
 
 DEFAULT_GROUPS = ("TopdownL1", "Topdown_L1", "PipelineL1")  # groups of metrics: the first one that a catalogue has
 DEFAULT_METRICS = ("ipc", "branch_miss_rate", "cache_miss_rate")  # of the architectural catalogue
-DEFAULT_SOFTWARE_EVENTS = (
-    "task-clock",
-    "context-switches",
-    "cpu-migrations",
-    "page-faults",
-)  # the defaults of `perf stat`
+DEFAULT_SOFTWARE_EVENTS = ("task-clock", "context-switches", "cpu-migrations", "page-faults")  # as of `perf stat`
 DEFAULT_KERNEL_EVENTS = (
     "psi.cpu.some_us",
     "psi.memory.some_us",
@@ -137,7 +131,9 @@ def expand(catalogue: Catalogue, metrics: Iterable[str]) -> tuple[str, ...]:
         elif name.lower() in groups:
             found += groups[name.lower()]
         else:
-            raise _unknown(catalogue, "metric", name, [*own, *groups])
+            general = key(name) in architectural.CATALOGUE.definitions()
+            hint = "--cpu architectural has it, for every CPU; " if general else ""
+            raise catalogue.unknown("metric", name, [*own, *groups], hint)
     return tuple(dict.fromkeys(found))
 
 
@@ -151,18 +147,7 @@ def _check(catalogue: Catalogue, name: str) -> None:
         return
     listed = (key(event.name) for each in (catalogue, architectural.CATALOGUE) for event in each.events)
     known = dict.fromkeys([*listed, *DEFAULT_KERNEL_EVENTS, *DEFAULT_GPU_EVENTS])
-    raise _unknown(catalogue, "event", name, known)
-
-
-def _unknown(catalogue: Catalogue, what: str, name: str, known: Iterable[str]) -> InputError:
-    close = get_close_matches(key(name), list(known), n=3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    if what == "metric" and key(name) in architectural.CATALOGUE.definitions():
-        hint = f"--cpu architectural has it, for every CPU; {hint}"
-    return InputError(
-        f"{catalogue.name} has no {what} {name}",
-        hint=f"{hint}`symphony catalogue show {catalogue.name} --{what}s PATTERN` searches",
-    )
+    raise catalogue.unknown("event", name, known)
 
 
 # --- How it is counted -------------------------------------------------------------------------------------
@@ -217,7 +202,9 @@ def lay_out(
         if counters is not None and events[own[0]].core:
             pmu = replace(pmu, general=counters)
         anchors = [node for node in offered if events[node].unit == unit]
-        groups += (_slots_first(group) for group in plan(own, net, events, pmu, anchors=anchors).groups)
+        # The kernel requires that slots lead the group of their parts.
+        planned = plan(own, net, events, pmu, anchors=anchors).groups
+        groups += (tuple(sorted(group, key=lambda node: node not in _SLOTS)) for group in planned)
     derived = tuple(node for node in nodes if node not in net.free)
     words = {node: _words(event, pmu_device) for node, event in events.items()}
     return CounterLayout(tuple(groups), derived, net, audit, words | dict(spelled or {}))
@@ -235,11 +222,6 @@ def _instructions(catalogue: Catalogue, nodes: Sequence[str]) -> str | None:
     """The event that counts instructions: a wanted one, or else the catalogue's."""
     names = sorted(bayes_net.INSTRUCTIONS)
     return next((n for n in nodes if n in names), None) or next((n for n in names if catalogue.find(n)), None)
-
-
-def _slots_first(group: Sequence[str]) -> tuple[str, ...]:
-    """The kernel requires that slots lead the group of their parts."""
-    return tuple(sorted(group, key=lambda node: node not in _SLOTS))
 
 
 def _words(event: Event, device: str) -> str:

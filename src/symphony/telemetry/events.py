@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import NoReturn
+from typing import TypeVar
 
 import numpy as np
 
@@ -172,31 +172,27 @@ class Catalogue:
 
     @cached_property
     def _events(self) -> dict[str, list[Event]]:
-        found: dict[str, list[Event]] = {}
-        for event in self.events:
-            found.setdefault(key(event.name), []).append(event)
-        return found
+        return _by_key(self.events)
 
     @cached_property
     def _metrics(self) -> dict[str, list[Metric]]:
-        found: dict[str, list[Metric]] = {}
-        for metric in self.metrics:
-            found.setdefault(key(metric.name), []).append(metric)
-        return found
+        return _by_key(self.metrics)
 
-    def event(self, name: str, unit: str | None = None) -> Event:
-        """The event of a name; if several units have one, that of `unit`, or else the core's (hybrid: `cpu_core`)."""
-        found = [event for event in self._events.get(key(name), []) if unit in (None, event.unit)]
-        return min(found, key=_preference) if found else self._unknown("event", name, self._events)
+    def event(self, name: str) -> Event:
+        """The event of a name; if several units have one, the core's (hybrid: `cpu_core`)."""
+        if found := self._events.get(key(name)):
+            return min(found, key=_preference)
+        raise self.unknown("event", name, self._events)
 
     def find(self, name: str) -> Event | None:
         """The event of a name, or None if it is not listed."""
         return self.event(name) if key(name) in self._events else None
 
-    def metric(self, name: str, unit: str | None = None) -> Metric:
-        """The metric of a name; if there are several, that of `unit`, or else not one of `cpu_atom`."""
-        found = [metric for metric in self._metrics.get(key(name), []) if unit in (None, metric.unit)]
-        return min(found, key=_preference) if found else self._unknown("metric", name, self._metrics)
+    def metric(self, name: str) -> Metric:
+        """The metric of a name; if there are several, not one of `cpu_atom`."""
+        if found := self._metrics.get(key(name)):
+            return min(found, key=_preference)
+        raise self.unknown("metric", name, self._metrics)
 
     def events_like(self, pattern: str) -> list[Event]:
         """Events whose names contain a text, or match a pattern with `*` and `?`."""
@@ -289,13 +285,17 @@ class Catalogue:
         own = [metric for metric in self._metrics.get(key(name), []) if metric.unit == unit]
         return own[0] if own else self.metric(name)
 
-    def _unknown(self, what: str, name: str, known: Iterable[str]) -> NoReturn:
+    def unknown(self, what: str, name: str, known: Iterable[str], hint: str = "") -> InputError:
+        """The error for an "event" or "metric" that is not listed, with names that are similar among the known ones."""
         close = get_close_matches(key(name), list(known), n=3)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise InputError(
+        hint += f"did you mean {' or '.join(close)}? " if close else ""
+        return InputError(
             f"{self.name} has no {what} {name}",
             hint=f"{hint}`symphony catalogue show {self.name} --{what}s PATTERN` searches",
         )
+
+
+Named = TypeVar("Named", Event, Metric)
 
 
 class _Definitions(Mapping[str, Expression]):
@@ -317,6 +317,13 @@ class _Definitions(Mapping[str, Expression]):
 
     def __len__(self) -> int:
         return len(self._catalogue._metrics)
+
+
+def _by_key(items: Iterable[Named]) -> dict[str, list[Named]]:
+    found: dict[str, list[Named]] = {}
+    for item in items:
+        found.setdefault(key(item.name), []).append(item)
+    return found
 
 
 def _preference(one: Event | Metric) -> int:

@@ -31,7 +31,7 @@ from symphony.telemetry.columns import (
 from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.posterior import RULE_OF_THREE, Belief, Window, Wiring
-from symphony.telemetry.reading import Model, Reader
+from symphony.telemetry.reading import SLICE_S, SMOOTHING_LAG, Model, Reader
 from symphony.telemetry.samples import Column, Floats, Recording, Sample, stack
 from symphony.telemetry.spans import Part, Span, Tally
 
@@ -44,12 +44,11 @@ _KERNEL_COUNT_STD = 1.0  # relative deviation between slices of software events,
 class Tracker:
     """Beliefs about one place while readings arrive."""
 
-    def __init__(self, model: Model | Reader, columns: Sequence[Column], trusted: Iterable[Verdict] = ()) -> None:
-        """`trusted` are verdicts of an earlier run, for identities that this run cannot test."""
-        self.reader = _reader(model, columns, trusted)
+    def __init__(self, model: Model | Reader, columns: Sequence[Column]) -> None:
+        self.reader = _reader(model, columns)
         self.model = self.reader.model
         self._columns = Columns(self.reader, tuple(columns))
-        self.lag = self.model.lag if self._columns.nodes else 0  # exact counts need no smoothing
+        self.lag = SMOOTHING_LAG if self._columns.nodes else 0  # exact counts need no smoothing
         self._events = _known_events(self._columns.nodes, self.reader.trusted)
         self._gate = gate.Gate(self.model.claims(self._events))
         self._windows, self._next_look = 0, 8
@@ -163,7 +162,7 @@ def infer(
     return _named(columns, net, kept, np.any(recording.enabled_s > 0, axis=0), verdicts)
 
 
-def _reader(model: Model | Reader, columns: Iterable[Column], trusted: Iterable[Verdict]) -> Reader:
+def _reader(model: Model | Reader, columns: Iterable[Column], trusted: Iterable[Verdict] = ()) -> Reader:
     if not isinstance(model, Model | Reader):
         raise InputError(f"{model!r} is not a model", hint='infer(model("sapphirerapids"), readings)')
     trusted = tuple(trusted)
@@ -246,8 +245,8 @@ def _step(model: Model, wiring: Wiring, belief: Belief, sample: Sample) -> Belie
     running = np.where(np.isfinite(sample.count) & (sample.count >= 0), sample.running_s, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = np.where(running > 0, sample.count / running * (enabled / longest), 0.0)
-    slices = np.minimum(running, enabled) / model.slice_s
-    total = np.maximum(enabled / model.slice_s, 1e-6)
+    slices = np.minimum(running, enabled) / SLICE_S
+    total = np.maximum(enabled / SLICE_S, 1e-6)
     window = Window(rate, slices, total, np.asarray(1 / max(longest, 1e-9)))
     if not slices.any():
         return posterior.predict(np, belief, np.asarray(1.0))
@@ -291,7 +290,7 @@ def _named(
 
 def _tally_plain(span: Span, columns: Columns, sample: Sample, ever: NDArray[np.bool_]) -> None:
     """Counts by software. If such an event was multiplexed, the rest of the time is assumed to be similar."""
-    asleep, slice_s = columns.is_idle(sample), columns.reader.model.slice_s
+    asleep = columns.is_idle(sample)
     for at in columns.plain:
         event, length = columns.all[at].event, sample.duration_s
         count, running, enabled = (float(of[at]) for of in (sample.count, sample.running_s, sample.enabled_s))
@@ -299,7 +298,7 @@ def _tally_plain(span: Span, columns: Columns, sample: Sample, ever: NDArray[np.
         if math.isfinite(count):
             tally.count = count
             if 0 < running < MIN_UNINTERRUPTED_SHARE * enabled:
-                share, missing = slice_s / running - slice_s / enabled, enabled / running - 1
+                share, missing = SLICE_S / running - SLICE_S / enabled, enabled / running - 1
                 tally.count, tally.interrupted = count * enabled / running, 1
                 few = missing * max(tally.count, RULE_OF_THREE * missing)
                 tally.variance = max(share * (_KERNEL_COUNT_STD * tally.count) ** 2, few)

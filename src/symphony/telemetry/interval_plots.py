@@ -23,27 +23,21 @@ _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 class IntervalPlots:
     """The spans and rows of a run, kept for the plot."""
 
-    start_s: list[float] = field(default_factory=list)
-    end_s: list[float] = field(default_factory=list)
-    rows: list[dict[str, StatRow]] = field(default_factory=list)
-    where: list[str] = field(default_factory=list)
+    intervals: list[tuple[Span, dict[str, StatRow]]] = field(default_factory=list)
 
     def add(self, span: Span, rows: Sequence[StatRow]) -> None:
-        self.start_s.append(span.start_s)
-        self.end_s.append(span.end_s)
-        self.where.append(span.where)
-        self.rows.append({row.name: row for row in rows})
+        # A span of its own: the caller's holds beliefs, and goes on growing.
+        self.intervals.append((Span(span.reader, span.where, span.start_s, span.duration_s), {r.name: r for r in rows}))
 
     def figure(self) -> Figure:
         """The plot. Events are shown as rates, so that windows of different lengths are comparable."""
-        names = list(dict.fromkeys(name for rows in self.rows for name, row in rows.items() if _known(row)))[
-            :MAX_PANELS
-        ]
+        known = dict.fromkeys(name for _, rows in self.intervals for name, row in rows.items() if _known(row))
+        names = list(known)[:MAX_PANELS]
         columns = 1 if len(names) <= 4 else 2
         height = max(1, math.ceil(len(names) / columns))
         figure = Figure(figsize=(6.4 * columns, 0.6 + 1.7 * height), layout="constrained")
         axes = figure.subplots(height, columns, squeeze=False, sharex=True).ravel()
-        places = list(dict.fromkeys(self.where))
+        places = list(dict.fromkeys(span.where for span, _ in self.intervals))
         for ax, name in zip(axes, names, strict=False):
             self._panel(ax, name, places)
         for ax in axes[len(names) :]:
@@ -56,21 +50,21 @@ class IntervalPlots:
         return figure
 
     def _panel(self, ax: Axes, name: str, places: Sequence[str]) -> None:
-        kind, unit = next((rows[name].kind, rows[name].unit) for rows in self.rows if name in rows)
+        kind, unit = next((rows[name].kind, rows[name].unit) for _, rows in self.intervals if name in rows)
         for number, place in enumerate(places):
             times: list[float] = []
             lower: list[float] = []
             mean: list[float] = []
             upper: list[float] = []
-            for start, end, where, rows in zip(self.start_s, self.end_s, self.where, self.rows, strict=True):
+            for span, rows in self.intervals:
                 row = rows.get(name)
-                if where != place or row is None or end <= start:
+                if span.where != place or row is None or span.duration_s <= 0:
                     continue
-                per = end - start if kind == "event" else 1.0
+                per = span.duration_s if kind == "event" else 1.0
                 shown = (row.lower / per, row.value / per, row.upper / per) if _known(row) else (math.nan,) * 3
                 for values, value in zip((lower, mean, upper), shown, strict=True):
                     values += [value, value]
-                times += [start, end]
+                times += [span.start_s, span.end_s]
             if times:
                 colour = _PALETTE[number % len(_PALETTE)]
                 ax.fill_between(times, lower, upper, color=colour, alpha=0.25, linewidth=0)

@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, field
 
 from symphony.telemetry import evaluating
-from symphony.telemetry.expressions import Expression
 from symphony.telemetry.machine import Platform
 
 CONSTANT_TERM = ""  # the name of the constant term of a sum
@@ -184,7 +183,7 @@ def forms(definitions: evaluating.Definitions, platform: Platform) -> dict[str, 
     """Every metric as a form, by key."""
     arithmetic = LinearArithmetic()
     found: dict[str, Form] = {}
-    trees: dict[str, Expression] = {name: definitions[name] for name in definitions}
+    trees = dict(definitions)
     for name in (*evaluating.in_order(trees.values(), definitions), *trees):
         if name not in found:
             found[name] = evaluating.apply(trees[name], arithmetic, found, platform)

@@ -34,9 +34,8 @@ class _MemoryUnit:
     least: bool = False  # whether the count is a lower bound
 
 
-_AMD_DF = tuple(
-    f"event=0x{code:x},umask=0x38" for code in range(0x07, 0x200, 0x40)
-)  # eight channels share four counters
+# eight channels share four counters
+_AMD_DF = tuple(f"event=0x{code:x},umask=0x38" for code in range(0x07, 0x200, 0x40))
 _MEMORY_UNITS = (
     _MemoryUnit("uncore_imc", ("cas_count_read", "cas_count_write")),  # Intel, servers
     _MemoryUnit("uncore_imc_free_running", ("data_read", "data_write")),  # Intel, others

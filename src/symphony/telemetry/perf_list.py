@@ -43,7 +43,7 @@ def run() -> bytes:
     return done.stdout
 
 
-def read(content: bytes, *, where: str = "perf list --json", source: str = "") -> Catalogue:
+def read(content: bytes, source: str = "perf list --json") -> Catalogue:
     """The events and metrics that perf printed, without tracepoints, which are not counters of the CPU."""
     events: dict[tuple[str, str], Event] = {}
     metrics: dict[tuple[str, str], Metric] = {}
@@ -64,10 +64,10 @@ def read(content: bytes, *, where: str = "perf list --json", source: str = "") -
             if alias and "/" not in alias:
                 events.setdefault((alias.lower(), event.unit), replace(event, name=alias))
 
-    each_record(where, content, add, left_out)
+    each_record(source, content, add, left_out)
     if not events:
         what = f"there are no events in it{f': {left_out[0]}' if left_out else ''}"
-        raise DataError(what, where=where, hint=_PERF_LIST_HINT)
+        raise DataError(what, where=source, hint=_PERF_LIST_HINT)
     found = Catalogue(PERF_LIST_NAME, tuple(events.values()), tuple(metrics.values()), source=source)
     return without_cycles(found, left_out)
 

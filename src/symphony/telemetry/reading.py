@@ -16,10 +16,10 @@ from symphony.telemetry.naming import CommonScope, kind, unit
 from symphony.telemetry.posterior import Parameters
 
 SLICE_S = 0.004  # time slice of a group of events in Linux (perf_event_mux_interval_ms)
+SMOOTHING_LAG = 2  # windows that a smoothed estimate waits for
 SECONDS, TSC = "duration_time", "tsc"  # the names of time in metrics
-CLOCKS = frozenset(
-    {SECONDS, "user_time", "system_time"}
-)  # perf's own clocks: they advance even if the program does not run
+# perf's own clocks: they advance even if the program does not run
+CLOCKS = frozenset({SECONDS, "user_time", "system_time"})
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,13 @@ class Model:
     platform: Platform = field(default_factory=Platform)
     identities: tuple[Identity, ...] | None = None  # None: mined from the catalogue, and curated
     parameters: Parameters = field(default_factory=Parameters)
-    slice_s: float = SLICE_S
-    lag: int = 2  # windows that a smoothed estimate waits for
-    common: CommonScope | None = field(
-        default=None, repr=False
-    )  # modifiers that all columns share; None: not known yet
+    # modifiers that all columns share; None: not known yet
+    common: CommonScope | None = field(default=None, repr=False)
 
     def claims(self, events: Iterable[str]) -> tuple[Identity, ...]:
         """Identities between some events, to be tested."""
         if self.identities is None:
-            return identities.everything(self.catalogue, tuple(events))
+            return identities.everything(self.catalogue, tuple(events), platform=self.platform)
         known = set(events)
         return tuple(identity for identity in self.identities if known.issuperset(identity.events))
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from symphony.problem.errors import DataError
 from symphony.telemetry import catalogue
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
@@ -23,7 +21,7 @@ WINDOWS_UNTIL_UNTESTABLE = 50  # an identity that so many windows could not test
 
 
 def file(name: str) -> Path:
-    return catalogue.folder().parent / "verdicts" / catalogue._file(name).name
+    return catalogue.folder().parent / "verdicts" / catalogue.file(name).name
 
 
 def load(name: str) -> tuple[Verdict, ...]:
@@ -44,20 +42,9 @@ def store(name: str, verdicts: Iterable[Verdict], windows: int) -> Path | None:
     new = {which: one for which, one in found.items() if one.tested or which not in before}
     if not new:
         return None
-    place = file(name)
-    content = {"format": VERDICTS_FORMAT, "cpu": name, "verdicts": [_plain(one) for one in {**before, **new}.values()]}
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        whole = place.with_name(f"{place.name}.{os.getpid()}.new")  # atomic: another process may be reading
-        whole.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-        whole.replace(place)
-    except OSError as error:
-        raise DataError(
-            f"verdicts cannot be stored: {error.strerror or error}",
-            where=str(place.parent),
-            hint="set XDG_CACHE_HOME to a folder that you may write to",
-        ) from None
-    return place
+    verdicts = [_plain(one) for one in {**before, **new}.values()]
+    catalogue.write(file(name), {"format": VERDICTS_FORMAT, "cpu": name, "verdicts": verdicts})
+    return file(name)
 
 
 def together(places: Sequence[Sequence[Verdict]]) -> tuple[Verdict, ...]:

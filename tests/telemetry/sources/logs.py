@@ -75,10 +75,10 @@ def as_csv(recordings: dict[str, Recording], separator: str, *, point: str = "."
     return "".join(lines)
 
 
-def read(text: str | bytes, tmp_path: Path, **options: object) -> PerfLog:
+def read(text: str | bytes, tmp_path: Path) -> PerfLog:
     path = tmp_path / "perf.log"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return read_perf(path, **options)  # type: ignore[arg-type]
+    return read_perf(path)
 
 
 def said(log: PerfLog | PerfLines) -> str:

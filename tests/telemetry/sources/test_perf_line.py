@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from symphony.problem.errors import DataError, InputError
+from symphony.problem.errors import DataError
 from symphony.telemetry.samples import Column
-from symphony.telemetry.sources.perf_log import PerfLines
 from tests.telemetry.sources.logs import (
     PLACES,
-    PLAIN,
-    as_csv,
     line,
     read,
     said,
@@ -70,18 +67,6 @@ def test_names_may_hold_the_separator(tmp_path: Path) -> None:
     assert read(text, tmp_path)[""].columns[0].event == "cpu/event=0x3c,umask=0x0/"
     text = "     0.100000000:12::page-faults:u:749321:100.00::\n"
     assert read(text, tmp_path)[""].columns[0].event == "page-faults:u"
-
-
-def test_form_and_separator_can_be_told(tmp_path: Path) -> None:
-    letters = as_csv(PLAIN, "abc")
-    with pytest.raises(DataError):
-        read(letters, tmp_path)
-    assert read(letters, tmp_path, separator="abc")[""].count[0, 0] == 100
-    with pytest.raises(DataError):
-        read(as_csv(PLAIN, ";"), tmp_path, form="json")
-    for wrong in ({"form": "xml"}, {"separator": ""}, {"form": "json", "separator": ";"}, {"look_ahead": 0}):
-        with pytest.raises(InputError):
-            PerfLines([], **wrong)  # type: ignore[arg-type]
 
 
 def test_decimal_commas(tmp_path: Path) -> None:

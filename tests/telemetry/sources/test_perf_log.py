@@ -211,12 +211,6 @@ def test_a_count_that_is_not_known_has_no_run_time(tmp_path: Path) -> None:
     assert np.isnan(found.count[3:]).all() and found.running_s[3:].tolist() == [[0.0], [0.0]]
 
 
-def test_events_of_no_catalogue_are_named_and_kept(tmp_path: Path) -> None:
-    log = read(THREE + line("0.4", event="cyc1es"), tmp_path, known=lambda event: event == "page-faults")
-    assert said(log) == "perf.log, line 4: cyc1es is not in the catalogue: it is counted without any identity"
-    assert Column("cyc1es") in log[""].columns
-
-
 def test_large_counts_are_common_for_some_events(tmp_path: Path) -> None:
     """Close to 2^32, but so were the others."""
     values = ["4000000000", "4200000000", "4100000000", str(2**32 - 3)]

@@ -75,7 +75,6 @@ def identity(
     source: str,
     why: str,
     tolerance: float | None = None,
-    name: str = "",
 ) -> Identity | None:
     """An identity in canonical form: positive terms first, integer coefficients if possible; None if it is vacuous."""
     positive = {event: value for event, value in terms.items() if value > 0}
@@ -90,7 +89,7 @@ def identity(
         (unit,) = positive.values()
     scaled = tuple((event, float(f"{value / unit:.12g}")) for event, value in sized.items())
     allowed = _TOLERANCES[source] if tolerance is None else tolerance
-    return Identity(name or _named(scaled, relation), scaled, relation, source, why, allowed)
+    return Identity(_named(scaled, relation), scaled, relation, source, why, allowed)
 
 
 def made(terms: Mapping[str, float], relation: Relation, source: str, why: str) -> Iterator[Identity]:

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from symphony.problem.errors import DataError, InputError
-from symphony.telemetry.samples import Problem, Sample
-from symphony.telemetry.sources.polling import Figure, Figures, Poller
+from symphony.telemetry.samples import Sample
+from symphony.telemetry.sources.polling import Figure, Figures, PolledSource, Poller
 
 FIGURE_GROUPS = ("psi", "cgroup", "sched", "stat", "vm", "net")
 _MAX_PROC_FILE_BYTES = 1 << 20  # bytes of a file
@@ -57,7 +57,7 @@ _IO_STAT = {
 _Found = dict[str, Figure]
 
 
-class KernelSource:
+class KernelSource(PolledSource):
     """The kernel's counters, read every `interval_s`, `windows` times or forever.
 
     `about`: groups of events (the first parts of their names) to read; `cgroup`: a path below the mount point; `pid`
@@ -83,16 +83,6 @@ class KernelSource:
             )
         self._root, self._about, self._cgroup, self._pid, self._where = root, about, cgroup, pid, where
         self._poller = Poller(self._read, interval_s, windows, clock, sleep)
-
-    @property
-    def first_read_s(self) -> float | None:
-        """When the first window began, by the source's clock; None before that."""
-        return self._poller.first_read_s
-
-    @property
-    def problems(self) -> Sequence[Problem]:
-        """What disappeared, went backwards or could not be parsed so far."""
-        return self._poller.problems
 
     def samples(self) -> Iterator[Sample]:
         """A sample for each window, of one place: this machine."""

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from symphony.problem.errors import DataError, InputError
 from symphony.problem.extras import needs_extra
-from symphony.telemetry.samples import Problem, Sample
-from symphony.telemetry.sources.polling import Figure, Figures, Poller
+from symphony.telemetry.samples import Sample
+from symphony.telemetry.sources.polling import Figure, Figures, PolledSource, Poller
 
 MIN_GPM_INTERVAL_S = 0.1  # smallest distance of two GPM samples
 _WRAP = 2**32
@@ -47,14 +47,7 @@ _GPM = {  # numbers of GPM metrics, and factors from NVML's unit to ours per sec
     "gpm.nvlink_receive_bytes": (60, _MIB),
     "gpm.nvlink_transmit_bytes": (61, _MIB),
 }
-_LINK_BYTES = {
-    1: 2.5e8,
-    2: 5e8,
-    3: 9.9e8,
-    4: 1.97e9,
-    5: 3.94e9,
-    6: 7.6e9,
-}  # bytes per second and lane, by generation of PCIe
+_LINK_BYTES = {1: 2.5e8, 2: 5e8, 3: 9.9e8, 4: 1.97e9, 5: 3.94e9, 6: 7.6e9}  # per second and lane, by PCIe generation
 _FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by number of the type
 
 
@@ -70,10 +63,10 @@ class _GpuState:
     seen_s: float = math.nan
 
 
-class NvmlSource:
+class NvmlSource(PolledSource):
     """The GPUs of this machine, read every `interval_s`, `windows` times or forever.
 
-    `library` replaces the module `pynvml`; `devices` are numbers of GPUs, None for all.
+    `library` replaces the module `pynvml`.
     """
 
     def __init__(
@@ -81,7 +74,6 @@ class NvmlSource:
         *,
         interval_s: float = MIN_GPM_INTERVAL_S,
         windows: int | None = None,
-        devices: Sequence[int] | None = None,
         library: Any = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -101,22 +93,9 @@ class NvmlSource:
             raise DataError(
                 f"the NVIDIA driver does not respond: {error}", hint="run nvidia-smi to see whether it is installed"
             ) from None
-        wanted = range(there) if devices is None else devices
-        if unknown := [number for number in wanted if not 0 <= number < there]:
-            raise InputError(f"there is no GPU {unknown[0]}", hint=f"devices={list(range(there))}")
-        if not wanted:
+        if not there:
             raise DataError("the driver has no GPU", hint="`nvidia-smi -L` lists the usable GPUs")
-        self._gpus = [self._open(number) for number in wanted]
-
-    @property
-    def first_read_s(self) -> float | None:
-        """When the first window began, by the source's clock; None before that."""
-        return self._poller.first_read_s
-
-    @property
-    def problems(self) -> Sequence[Problem]:
-        """What a GPU or its driver could not report so far."""
-        return self._poller.problems
+        self._gpus = [self._open(number) for number in range(there)]
 
     def samples(self) -> Iterator[Sample]:
         """A sample for each GPU and window."""

@@ -167,12 +167,7 @@ class PerfSource:
 
     def _options(self, figures: int, orders: int, answers: int) -> list[str]:
         options = ["-I", str(self._interval_ms), "-j", "--log-fd", str(figures)]
-        options += [
-            "-D",
-            "-1",
-            "--control",
-            f"fd:{orders},{answers}",
-        ]  # perf waits for the order to start, and confirms it
+        options += ["-D", "-1", "--control", f"fd:{orders},{answers}"]  # perf waits for orders, and confirms them
         for group in self._groups:
             together = f"{{{','.join(group)}}}{':W' if self._weak else ''}"
             options += ["-e", together if len(group) > 1 else group[0]]
@@ -189,7 +184,7 @@ class PerfSource:
             raise _failure(messages.read(1 << 16).decode("utf-8", errors="replace"))
 
     def _read(self, figures: IO[bytes]) -> Iterator[Sample]:
-        self._lines = PerfLines(lines_of(figures), form="json", groups=self._groups, look_ahead=1)
+        self._lines = PerfLines(lines_of(figures), groups=self._groups, look_ahead=1)
         first = True
         for sample in self._lines.samples():
             if first:

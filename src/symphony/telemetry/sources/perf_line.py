@@ -6,9 +6,6 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
-
-Form = Literal["json", "csv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,42 +37,32 @@ TOTALS = "the totals of --summary are ignored: they are the sums of the windows"
 
 
 class Parser:
-    """Parses the lines of a log, whose form is given or recognised from the first line."""
+    """Parses the lines of a log, whose form is recognised from the first reading."""
 
-    def __init__(self, form: Form | None = None, separator: str | None = None) -> None:
-        self._form: Form | None = "csv" if separator else form
-        self._separator = separator
+    def __init__(self) -> None:
+        self._separator: str | None = None  # of fields; "": JSON; None: there was no reading yet
 
     def reading(self, text: str, line: int) -> PerfReading:
         """The reading of a line; raises `Unusable` if it has none."""
         looks_json = text.lstrip().startswith("{")
-        if self._form is None:
-            if looks_json:
-                reading = _json(text, line)
-                self._form = "json"
-                return reading
-            separator = _sniff_separator(text)
+        separator = "" if looks_json else _sniff_separator(text)
+        if self._separator is None:
             if separator is None:
                 raise Unusable(_AMBIGUOUS if _COMMAS.search(text) else NOT_PERF)
-            reading = _csv(text, separator, line)
-            self._form, self._separator = "csv", separator
+            reading = _csv(text, separator, line) if separator else _json(text, line)
+            self._separator = separator
             return reading
-        if self._form == "json":
-            if not looks_json and _sniff_separator(text):
+        if not self._separator:
+            if separator:
                 raise Unusable("a line of perf stat -x in a log of perf stat -j")
             return _json(text, line)
         if looks_json:
             raise Unusable("a line of perf stat -j in a log of perf stat -x")
-        if self._separator is None:
-            self._separator = _sniff_separator(text)
-        other = _sniff_separator(text)
-        if self._separator is None:
-            raise Unusable(_AMBIGUOUS if _COMMAS.search(text) else NOT_PERF)
         try:
             return _csv(text, self._separator, line)
         except Unusable as why:
-            if other not in (None, self._separator) and str(why).startswith(NOT_PERF):
-                raise Unusable(f"fields with {other!r} between them in a log with {self._separator!r}") from None
+            if separator not in (None, self._separator) and str(why).startswith(NOT_PERF):
+                raise Unusable(f"fields with {separator!r} between them in a log with {self._separator!r}") from None
             raise
 
 

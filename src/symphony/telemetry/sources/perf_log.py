@@ -23,7 +23,7 @@ import math
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
@@ -33,10 +33,10 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from symphony.problem.errors import DataError, InputError
+from symphony.problem.errors import DataError
 from symphony.telemetry.samples import Column, Problem, Recording, Sample, record
 from symphony.telemetry.sources.perf_groups import given_groups, grouped
-from symphony.telemetry.sources.perf_line import NOT_PERF, TOTALS, Form, Parser, PerfReading, Unusable, time_of
+from symphony.telemetry.sources.perf_line import NOT_PERF, TOTALS, Parser, PerfReading, Unusable, time_of
 from symphony.telemetry.sources.perf_times import INEXACT, IS_CPU, Clock, elapsed, enabled_time, enabled_times
 from symphony.telemetry.sources.problems import Problems
 
@@ -61,22 +61,13 @@ class PerfLog(dict[str, Recording]):
         return f"<PerfLog {{{places}}}, {len(self.units)} events, {len(self.problems)} problems>"
 
 
-def read_perf(
-    path: str | Path,
-    *,
-    form: Form | None = None,
-    separator: str | None = None,
-    known: Callable[[str], bool] | None = None,
-) -> PerfLog:
-    """Read a log of `perf stat -j` or `perf stat -x`, compressed by gzip or not; "-" is standard input.
-
-    `known` returns whether a catalogue has an event.
-    """
+def read_perf(path: str | Path) -> PerfLog:
+    """Read a log of `perf stat -j` or `perf stat -x`, compressed by gzip or not; "-" is standard input."""
     path = Path(path)
     try:
         with ExitStack() as stack:
             file = _opened(path, stack)
-            lines = PerfLines(lines_of(file), name=path.name, form=form, separator=separator, known=known)
+            lines = PerfLines(lines_of(file), name=path.name)
             recordings = record(lines.samples())
     except OSError as error:
         why = getattr(error, "strerror", None) or error
@@ -119,20 +110,10 @@ class PerfLines:
         lines: Iterable[str | bytes],
         *,
         name: str = "perf",
-        form: Form | None = None,
-        separator: str | None = None,
         groups: Sequence[Sequence[str]] | None = None,
         look_ahead: int | None = None,
-        known: Callable[[str], bool] | None = None,
     ) -> None:
-        if form not in (None, "json", "csv"):
-            raise InputError(f"there is no form {form!r} of perf's output", hint='form="json" or form="csv"')
-        if separator == "" or (separator and form == "json"):
-            raise InputError("a separator must not be empty, and needs CSV", hint='separator=";", without form="json"')
-        if look_ahead is not None and look_ahead < 1:
-            raise InputError(f"look_ahead is {look_ahead}", hint="1 or more windows, or None for all")
-        self._lines, self._name = lines, name
-        self._parser, self._known = Parser(form, separator), known
+        self._lines, self._name, self._parser = lines, name, Parser()
         self._look_ahead = look_ahead
         self._given = given_groups(groups or ())
         self._problems = Problems()
@@ -293,8 +274,6 @@ class PerfLines:
         event, value = reading.event, reading.value
         if event not in self.units:
             self.units[event] = reading.unit
-            if self._known and not self._known(event):
-                self._problem(reading.line, f"{event} is not in the catalogue: it is counted without any identity")
         what = ""
         if reading.missing:
             if reading.missing == "not supported":

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from symphony.problem.errors import InputError
-from symphony.telemetry.samples import Column, Sample
+from symphony.telemetry.samples import Column, Problem, Sample
 from symphony.telemetry.sources.problems import Problems
 
 _WRAP_FRACTION = 16  # a total that drops from the last 16th of its range to the first has wrapped; else it was reset
@@ -130,3 +130,19 @@ class Poller:
                 new.at, f"{part} {change}: the window's {event} excludes it", kind=f"{change} {event} {part}"
             )
         return sum(grown.values()) if grown else math.nan
+
+
+class PolledSource:
+    """Base of counter sources that a `Poller` reads."""
+
+    _poller: Poller
+
+    @property
+    def first_read_s(self) -> float | None:
+        """When the first window began, by the source's clock; None before that."""
+        return self._poller.first_read_s
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What disappeared, went backwards or could not be read so far."""
+        return self._poller.problems
