@@ -18,7 +18,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.speeds import MIN_KEPT_SPEED
@@ -59,6 +59,24 @@ def believed_interference(observation: Observation, gang: IntScalar) -> Float[Ar
     return jnp.zeros(core.up.shape).at[t.lane_device].add(jnp.where(core.lane_holds >= 0, slower, 0))
 
 
+def oldest_placeable(
+    observation: Observation, seconds: Float[Array, "graphs tasks kinds"]
+) -> tuple[IntScalar, Bool[Array, " devices"]]:
+    """The oldest gang with enough idle devices, one of a worthwhile kind, and its worthwhile idle devices.
+
+    `seconds` decide which kinds are worthwhile, and are inf where a gang cannot run. All devices are allowed for a gang
+    of which some workers were placed.
+    """
+    idle = idle_devices(observation)
+    worth, free = worthwhile_kinds(observation, seconds), count_by_kind(observation, idle)
+    enough = (jnp.isfinite(seconds) * free).sum(axis=-1) >= observation.workload.workers
+    partly = observation.core.status == PLACING
+    placeable = (worth & (free > 0)).any(axis=-1) & enough
+    gang = pick_gang(observation, among=observation.per_gang(placeable) | partly)
+    f = observation.facts(gang)
+    return gang, (idle & take(worth[f.graph, f.index], observation.topology.device_kind)) | take(partly, gang)
+
+
 class LeastInterference(Policy):
     """The oldest gang with a worthwhile idle device is placed where interference is least; ties: the fastest device."""
 
@@ -66,19 +84,9 @@ class LeastInterference(Policy):
         return gang_seconds(topology, workload)
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        t, idle = observation.topology, idle_devices(observation)
-        seconds = seconds_now(observation, observation.prepared)
-        worth = worthwhile_kinds(observation, seconds)
-        free = count_by_kind(observation, idle)
-        enough = (jnp.isfinite(seconds) * free).sum(axis=-1) >= observation.workload.workers
-        partly = observation.core.status == PLACING
-        placeable = (worth & (free > 0)).any(axis=-1) & enough
-        gang = pick_gang(observation, among=observation.per_gang(placeable) | partly)
-
-        f = observation.facts(gang)
-        here = (idle & take(worth[f.graph, f.index], t.device_kind)) | take(partly, gang)
+        gang, here = oldest_placeable(observation, seconds_now(observation, observation.prepared))
         met = interference(observation, gang)
-        steps = jnp.floor(met / INTERFERENCE_RESOLUTION) + ~idle
+        steps = jnp.floor(met / INTERFERENCE_RESOLUTION) + ~idle_devices(observation)
         time = observation.seconds(gang)
         score = jnp.where(here & (met < MAX_INTERFERENCE / 2), -(steps + time / (1 + time)), -jnp.inf)
         return state, place(gang, best_device(observation, gang, score))

@@ -25,11 +25,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
+from symphony.baselines.interference import oldest_placeable
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.graph_tables import count_by_kind, devices_by_kind, seconds_now, worthwhile_kinds
+from symphony.scheduling.graph_tables import devices_by_kind, seconds_now
 from symphony.scheduling.indexing import first, take
-from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
-from symphony.scheduling.state import PLACING
+from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, place
 
 FULLY_PROFILED_EVERY = 2  # one kernel in so many is profiled on all kinds
 PROFILED_KINDS = 2  # device kinds on which the others are profiled
@@ -39,16 +39,14 @@ LEAST_SQUARES_ROUNDS = 30
 FACTOR_RIDGE = 0.1
 
 
-def complete(
-    values: Float[Array, "rows columns"], known: Bool[Array, "rows columns"], rank: int = RANK
-) -> Float[Array, "rows columns"]:
+def complete(values: Float[Array, "rows columns"], known: Bool[Array, "rows columns"]) -> Float[Array, "rows columns"]:
     """Complete a matrix from its `known` entries as `row + column + left · right`, by alternating least squares."""
     weight = known.astype(values.dtype)
     # Offsets of rows and columns are hardly penalised, factors are.
-    penalty = jnp.diag(jnp.asarray([1e-4, *[FACTOR_RIDGE] * rank], values.dtype))
+    penalty = jnp.diag(jnp.asarray([1e-4, *[FACTOR_RIDGE] * RANK], values.dtype))
 
     def solve(factors: Array, rest: Array, weight: Array) -> Array:
-        """The best offsets and factors [rows, 1 + rank] of the rows of `rest`, given the factors of its columns."""
+        """The best offsets and factors [rows, 1 + RANK] of the rows of `rest`, given the factors of its columns."""
         design = jnp.concatenate([jnp.ones_like(factors[:, :1]), factors], axis=1)
         gram = jnp.einsum("nm,mr,ms->nrs", weight, design, design) + penalty
         return jnp.linalg.solve(gram, jnp.einsum("nm,mr->nr", rest * weight, design)[..., None])[..., 0]
@@ -61,7 +59,7 @@ def complete(
 
     values = jnp.where(known, values, 0)
     means = values.sum(axis=0) / jnp.maximum(weight.sum(axis=0), 1)
-    start = jax.random.normal(jax.random.key(0), (values.shape[1], 1 + rank)).at[:, 0].set(means)
+    start = jax.random.normal(jax.random.key(0), (values.shape[1], 1 + RANK)).at[:, 0].set(means)
     right = jax.lax.fori_loop(0, LEAST_SQUARES_ROUNDS, lambda _, right: columns(rows(right)), start)
     left = rows(right)
     return jnp.where(known, values, left[:, :1] + right[:, 0] + left[:, 1:] @ right[:, 1:].T)
@@ -117,17 +115,9 @@ class Paragon(Policy):
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         (classes, seconds), t, w = observation.prepared, observation.topology, observation.workload
-        idle = idle_devices(observation)
-        free = count_by_kind(observation, idle)
-        able = (w.runs_on[..., None] >> jnp.arange(free.shape[0])) & 1 > 0
-        worth = worthwhile_kinds(observation, jnp.where(able, seconds_now(observation, seconds), jnp.inf))
-        enough = (able * free).sum(axis=-1) >= w.workers
-        partly = observation.core.status == PLACING
-        placeable = (worth & (free > 0)).any(axis=-1) & enough
-        gang = pick_gang(observation, among=observation.per_gang(placeable) | partly)
-
-        f = observation.facts(gang)
-        mine = f.kernel
+        able = (w.runs_on[..., None] >> jnp.arange(t.kind_memory.shape[0])) & 1 > 0
+        gang, here = oldest_placeable(observation, jnp.where(able, seconds_now(observation, seconds), jnp.inf))
+        mine = observation.facts(gang).kernel
         causes = classes.causes[mine][t.device_kind[:, None], t.route_kind]  # [devices, hops]
         load = take(observation.own_load + observation.background, t.route_row)
         used = causes > 1e-3
@@ -136,8 +126,7 @@ class Paragon(Policy):
         time = take(classes.seconds[mine], t.device_kind)
         # Acceptable devices first, by speed and then tightness of fit; then by least interference.
         good = -(time / (1 + time) + 1e-4 * slack / (1 + slack))
-        score = jnp.where(excess > 0, -2 - excess, good) - 1e3 * ~idle
-        here = (idle & take(worth[f.graph, f.index], t.device_kind)) | take(partly, gang)
+        score = jnp.where(excess > 0, -2 - excess, good) - 1e3 * ~idle_devices(observation)
         return state, place(gang, best_device(observation, gang, jnp.where(here, score, -jnp.inf)))
 
 

@@ -111,15 +111,8 @@ class SparrowBatch(Policy):
         return salt, place(gang, sample(observation, salt, gang))
 
 
-class Sparrow(Policy):
+class Sparrow(SparrowBatch):
     """Late binding: an idle device that was probed for a job gets its next gang; wide gangs use batch sampling."""
-
-    def init(self, topology: TopologyArrays) -> Salt:
-        """The salt of the probes; 0 = not drawn yet."""
-        return jnp.zeros((), jnp.uint32)
-
-    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> ProbeTable:
-        return probe_table(topology, workload)
 
     def decide(self, key: Array, state: Salt, observation: Observation) -> tuple[Salt, Action]:
         salt = _salt(key, state)

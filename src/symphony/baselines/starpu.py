@@ -142,14 +142,8 @@ class Dmda(Policy):
         return state, place(gang, device)
 
 
-class Dmdas(Policy):
+class Dmdas(Dmda):
     """As `Dmda`; queues are in the order of the priorities of jobs, then of tasks (or upward ranks, without any)."""
-
-    alpha: FloatScalar = eqx.field(default=1.0, converter=jnp.asarray)
-    beta: FloatScalar = eqx.field(default=1.0, converter=jnp.asarray)
-
-    def init(self, topology: TopologyArrays) -> ExposedTransfers:
-        return jnp.zeros(MAX_STORED_GANGS)
 
     def decide(self, key: Array, state: ExposedTransfers, observation: Observation) -> tuple[ExposedTransfers, Action]:
         state, gang, device = assign(observation, state, self.alpha, self.beta)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symphony.lowering.templates import Templates, check_size
+from symphony.lowering.templates import GPU_MEMORY_BANDWIDTH, Templates, check_size
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
@@ -76,14 +76,6 @@ _KERNELS: Mapping[str, _KernelCosts] = {
 
 # Speeds of other GPUs relative to a K80: the K40 from PairHMM's published range, the rest chosen.
 _GPU_SPEEDS: Mapping[str, float] = {"k40": 7.75 / 14.5, "k80": 1.0, "p100": 1.8, "v100": 2.7, "a100": 4.5}
-# Bandwidths of their memories, in bytes/s. (A K80 board has two GPUs; this is for one.)
-_GPU_MEMORY_BANDWIDTH: Mapping[str, float] = {
-    "k40": 288e9,
-    "k80": 240e9,
-    "p100": 732e9,
-    "v100": 900e9,
-    "a100": 1555e9,
-}
 # A socket of each kind: slots, memory bandwidth, last-level cache. They convert the shares of the table to amounts.
 _SOCKETS: Mapping[str, tuple[int, float, float]] = {
     "power8": (10, 115e9, 80e6),
@@ -122,7 +114,7 @@ def _kernel(name: str) -> Kernel:
     host = {"link": stream, "switch": stream, "memory": stream}
     if row.k80:
         for kind, ratio in _GPU_SPEEDS.items():
-            own = {"compute": 0.5 + row.compute / 2, "device_memory": row.memory * _GPU_MEMORY_BANDWIDTH[kind]}
+            own = {"compute": 0.5 + row.compute / 2, "device_memory": row.memory * GPU_MEMORY_BANDWIDTH[kind]}
             add(kind, "gpu", row.k80 * ratio, own | host)
     if row.fpga:
         add("fpga", "fpga", row.fpga, {"compute": 0.5} | host)

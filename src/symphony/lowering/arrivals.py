@@ -34,15 +34,9 @@ def bursty(
 ) -> Times:
     """Markov-modulated Poisson: bursts at `burst` times the mean rate for `share` of the time, a lower rate in between.
 
-    `cycle_jobs`: mean number of jobs in a burst and the time until the next.
+    `burst` is at most 1 / `share`. `cycle_jobs`: mean number of jobs in a burst and the time until the next.
     """
     _check(rate, count)
-    if not 0 < share < 1 or not 1 <= burst <= 1 / share or not 0 < cycle_jobs < math.inf:
-        raise WorkloadError(
-            f"share is {share}, burst {burst} and cycle_jobs {cycle_jobs}",
-            where="arrivals",
-            hint="write 0 < share < 1, 1 <= burst <= 1/share, cycle_jobs above 0",
-        )
     # Time is in mean gaps. The two states alternate. Arrivals are a unit Poisson process in accumulated intensity,
     # converted to time by the inverse of the (piecewise linear) integral of the rate.
     intensity = np.array([(1 - share * burst) / (1 - share), burst])
@@ -61,10 +55,6 @@ def bursty(
 def diurnal(rate: float, count: int, rng: np.random.Generator, *, swing: float = 0.8, days: float = 2.0) -> Times:
     """A sinusoidal rate, mean · (1 ± `swing`), with `days` periods while `count` jobs arrive (by thinning)."""
     _check(rate, count)
-    if not 0 <= swing <= 1 or not 0 < days < math.inf:
-        raise WorkloadError(
-            f"swing is {swing} and days is {days}", where="arrivals", hint="write 0 <= swing <= 1, days above 0"
-        )
     period = count / days  # in mean gaps
     peak = 1 + swing
     kept: list[Times] = []

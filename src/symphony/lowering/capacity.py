@@ -103,9 +103,8 @@ def _use(
             continue
         seconds = profile.seconds(work)
         use[kind] = {(kind, ""): seconds / capacity[kind, ""]}
-        for row in dict.fromkeys(
-            (*profile.demand, *profile.demand_per_work)
-        ):  # a set has another order in each process
+        # Not a set, which has another order in each process.
+        for row in dict.fromkeys((*profile.demand, *profile.demand_per_work)):
             demand = profile.demand.get(row, 0.0) + work * profile.demand_per_work.get(row, 0.0)
             if demand > 0 and (kind, row) in capacity:
                 use[kind][kind, row] = seconds * demand / capacity[kind, row]

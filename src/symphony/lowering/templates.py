@@ -7,6 +7,9 @@ from symphony.problem.workload import Kernel, TaskGraph
 
 Templates = tuple[tuple[Kernel, ...], tuple[TaskGraph, ...]]
 
+# Bandwidths of the memories of GPUs, in bytes/s. (A K80 board has two GPUs; this is for one.)
+GPU_MEMORY_BANDWIDTH = {"k40": 288e9, "k80": 240e9, "p100": 732e9, "v100": 900e9, "a100": 1555e9}
+
 TOTAL_TASKS = 64 * limits.TASKS_PER_GRAPH
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from symphony.lowering.applications import eeg, intrusion, variant_calling
-from symphony.lowering.templates import Templates, check_size
+from symphony.lowering.templates import GPU_MEMORY_BANDWIDTH, Templates, check_size
 from symphony.problem.errors import InfeasibleError
 from symphony.problem.runnable import profile_on
 from symphony.problem.topology import Topology
@@ -46,7 +46,7 @@ _MODELS: Mapping[str, _Model] = {
     "BERT":          _Model(440e6, 14e9,    3.20,  0.62,  0.33,  0.14, 0.98, 0.70,  2e5),
 }
 # fmt: on
-_TRAINING_GPU_BANDWIDTH: Mapping[str, float] = {"k80": 240e9, "p100": 732e9, "v100": 900e9, "a100": 1555e9}
+_TRAINING_GPUS = ("k80", "p100", "v100", "a100")  # fields of `_Model`
 # Any model uses almost all compute of a slower GPU, so sharing pays on fast GPUs only. Fitted to Gavel's pairs
 # (`python -m benchmarks.contention`); the A100's factor, relative to the V100's share, is chosen.
 _FILLED: Mapping[str, float] = {"k80": 1.0, "p100": 0.95}
@@ -111,12 +111,12 @@ def mixed(
 
 def _kernel(name: str, model: _Model) -> Kernel:
     implementations = {}
-    for kind, bandwidth in _TRAINING_GPU_BANDWIDTH.items():
+    for kind in _TRAINING_GPUS:
         seconds = float(getattr(model, kind))
         stream = model.input / seconds
         demand = {
             "compute": _FILLED[kind] if kind in _FILLED else model.compute * _COMPUTE_SHARE_FACTORS[kind],
-            "device_memory": model.device_memory * bandwidth,
+            "device_memory": model.device_memory * GPU_MEMORY_BANDWIDTH[kind],
             "link": stream,
             "switch": stream,
             "memory": stream,

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from symphony.oracle.instance import Instance
+from symphony.oracle.instance import FULL_LOAD, Instance
 
 Objective = Literal["makespan", "mean_completion"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -213,7 +213,7 @@ def _forced_s(i: Instance, gang: int, number: int) -> float:
 def _bus_s(i: Instance) -> float:
     """Seconds for which transfers that no placement avoids need the busiest resource."""
     least = np.where(np.isfinite(i.bandwidth)[:, :, None], i.crossed, np.iinfo(np.int64).max).min(axis=(0, 1))
-    always = least / (1 << 16)  # of a row, by any transfer at all, at full speed
+    always = least / FULL_LOAD  # of a row, by any transfer at all, at full speed
     total = 0.0
     for gang, inputs in enumerate(i.inputs):
         for number, x in enumerate(inputs):

@@ -16,7 +16,6 @@ from symphony.oracle.planning import Planned
 from symphony.oracle.replay import Plan, linear_order, shared_plan
 from symphony.oracle.runs import TIME_TOLERANCE, Runs
 from symphony.problem.errors import InputError
-from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario
 
@@ -99,7 +98,7 @@ def read(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def follow(content: Mapping[str, Any], scenario: Scenario, contention: ContentionModel | None = None) -> Followed:
+def follow(content: Mapping[str, Any], scenario: Scenario) -> Followed:
     """Simulate the plan of a file on its scenario, and compare with the times in the file."""
     i = instance(scenario)
     try:
@@ -109,7 +108,7 @@ def follow(content: Mapping[str, Any], scenario: Scenario, contention: Contentio
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"a part of the plan is missing ({error!r})", hint="write it again with plan -o") from None
     with jax.enable_x64(True):
-        found = Runs(i, objective, contention).replay(plan, "plan")
+        found = Runs(i, objective, None).replay(plan, "plan")
     off = [
         max(abs(stay.start_s - claims[stay.job, stay.gang][0]), abs(stay.finish_s - claims[stay.job, stay.gang][1]))
         for stay in found.run.gangs

@@ -312,9 +312,9 @@ def _check_workload(w: Workload) -> None:
             raise WorkloadError(f"home is {job.home!r}", where=at, hint="write the number of a machine")
         if not units.is_number(job.arrival_s, previous) or job.arrival_s == math.inf:
             raise WorkloadError(
-                f"it arrives at {job.arrival_s!r} s, before job {number - 1} ({previous} s) or never",
+                f"it arrives at {job.arrival_s!r} s, and should arrive at a finite time from {previous} s on",
                 where=at,
-                hint="sort jobs by a finite, non-negative arrival time",
+                hint="sort jobs by their arrival times, which are 0 or more",
             )
         limits.check("arrival", job.arrival_s, limits.SECONDS, where=at)
         previous = job.arrival_s

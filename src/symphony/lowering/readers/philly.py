@@ -43,21 +43,21 @@ def read_jobs(
     table = read_table(path, collector, _PHILLY_JOB_COLUMNS).checked(collector, wrong_week)
     table = table.select("vc", vc).select("week", week)
     start_s = 0 if week is None else min((row["week"] for row in table.rows), default=0) * WEEK_S
-    kernel = _SECOND_OF_TRAINING
+    name = _SECOND_OF_TRAINING.name
     listed = (
-        ListedJob(row, table.where(row), row["submit_s"] - start_s, kernel.name, row["num_gpus"], row["duration_s"])
+        ListedJob(row, table.where(row), row["submit_s"] - start_s, name, row["num_gpus"], row["duration_s"])
         for row in table.rows
     )
-    clock = "2017-09-04 00:00" if week is None else f"the start of week {week}"
+    start = "2017-09-04 00:00" if week is None else f"the start of week {week}"
     notes = (
-        f"Arrivals count from {clock}.",
+        f"Arrivals count from {start}.",
         "Jobs take as long on any GPU: the trace has neither model nor GPU type. A worker is assumed to demand all of "
         "its GPU's compute and to exchange nothing (the length includes the exchange).",
         "The list has no failures, users, queueing or placement; weeks 4, 9 and 14 are not in it.",
         preemption.note("chosen"),
         *table.notes,
     )
-    contents = lower(listed, [kernel], collector, preemption, unit="s")
+    contents = lower(listed, [_SECOND_OF_TRAINING], collector, preemption, unit="s")
     return replace(contents, notes=(*notes, *contents.notes))
 
 

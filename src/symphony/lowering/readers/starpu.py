@@ -362,9 +362,7 @@ class _Platform:
     models: tuple[str, ...] = ()
     memory: dict[str, float] = field(default_factory=dict)  # bytes, by device kind
     host: float = 0.0  # bytes/s of the shared link; 0: there is none
-    through_host: Counter[tuple[int, int]] = field(
-        default_factory=Counter
-    )  # how often a pair of GPUs (from 1) crosses it
+    through_host: Counter[tuple[int, int]] = field(default_factory=Counter)  # crossings of it, by pair of GPUs (from 1)
     direct: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs with a route of their own
 
     def crossings(self, pair: tuple[int, int]) -> int:
