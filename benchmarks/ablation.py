@@ -1,15 +1,15 @@
-"""What each part of the learned policy is worth: `python -m benchmarks.ablation [--quick] [--json FILE]`.
+"""The effect of each part of the learned policy: `python -m benchmarks.ablation [--quick] [--json FILE]`.
 
-Every cell is trained with the same scenarios, the same number of decisions and the same seeds, with one part taken
-away, or most of them. The black box is told raw readings of all devices, the graph, and how long kernels run alone, as
-the paper's RNN is; *shortlist only* is told as little, but looks only at devices where a gang would finish early.
-Reported are the quality at the end (mean completion time on validation scenarios, against earliest finish with the true
-state, which depends on no cell), the decisions until a fixed quality is reached, and the time.
+A cell is the policy without one part, or without most parts. All cells are trained with the same scenarios, seeds and
+number of decisions. Like the paper's RNN, the black box sees raw readings of all devices, the graph and isolated times.
+*shortlist only* sees the same, but only of devices where a gang would finish early. Reported are the final quality
+(mean completion time on validation scenarios over that of earliest finish with the true state), the decisions until a
+fixed quality is reached, and the time.
 
-Unfair: all cells have the learning rate and the sizes that were chosen for the whole. Unfair the other way: every cell
-looks at the same few gangs, and but for the black box at the same few devices, which earliest finish has picked.
-Figures so far gathered are in the JSON file after each look; the same command goes on with the cells that are missing.
-One cell trains at a time, while the next are compiled; cores that are busy with other things slow both.
+Unfair to the cells: learning rate and sizes were chosen for the whole policy. Unfair to the whole policy: every cell
+considers the same few gangs and, except for the black box, the same few devices, chosen by earliest finish. Figures are
+stored after each validation; the same command continues with the missing cells. One cell is trained while the next are
+compiled, so other load of the cores slows both.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from tests.compiling import compile_quickly
 
 WORKLOADS = ("variant-calling:1", "layered", "eeg", "intrusion:20")
 RIVAL = "eft-exact"
-AHEAD = 2  # cells that are compiled while one is trained: on an accelerator, a program takes a minute or more
-REACH = 0.98  # of the rival's mean completion time: the quality that is waited for
+AHEAD = 2  # cells compiled while one is trained: for an accelerator, a program takes a minute or more
+REACH = 0.98  # of the rival's mean completion time: the fixed quality
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Cell:
 
     sizes: Sizes = STANDARD
     method: Method = PPO
-    corrected: bool = True  # the Bayesian network; without it, readings are shown as they come
+    corrected: bool = True  # the Bayesian network; without it, the policy sees raw readings
     gradient: str = "none"  # into the Bayesian network
 
 
 BLIND = replace(STANDARD, topology=False, deviation=False, prior=False, estimates=False)
-# Every device is looked at: a shortlist of those where a gang would finish early tells what is not to be told.
+# All devices: a shortlist of those where a gang would finish early would reveal the estimates.
 BLACK = replace(BLIND, devices=48)
 CELLS = {
     "whole": Cell(),
@@ -76,7 +76,7 @@ CELLS = {
 
 @dataclass
 class Figures:
-    """Of one cell and one seed."""
+    """Figures of one cell and one seed."""
 
     cell: str
     seed: int
@@ -84,12 +84,12 @@ class Figures:
 
     @property
     def looks(self) -> list[tuple[int, float]]:
-        """Decisions so far, and the quality, at every look."""
+        """Decisions so far and the quality, at every validation."""
         return [(x["decisions"], x["against"]) for x in self.history if x["against"] is not None]
 
     @property
     def final(self) -> float:
-        """The quality at the end: the best of the last two looks would flatter, the last one is taken."""
+        """The quality at the last validation; the best of several would be too favourable."""
         return self.looks[-1][1]
 
     @property
@@ -99,7 +99,7 @@ class Figures:
 
     @property
     def seconds(self) -> float:
-        """Of training, its share, without the first round: its program is loaded then."""
+        """This cell's share of the training time, without the first round, which loads the program."""
         return self.history[-1]["seconds"] - self.history[0]["seconds"]
 
 
@@ -122,7 +122,7 @@ def measure(
     tell: Callable[[list[Figures]], None],
     turn: Lock,
 ) -> None:
-    """Train one cell with some seeds, side by side, in its turn; figures so far are told after each look."""
+    """Train one cell with several seeds side by side; `tell` is called with the figures after each validation."""
 
     def looked(history: list[list[TrainingRound]]) -> None:
         tell([Figures(name, seed, [asdict(x) for x in told]) for seed, told in zip(seeds, history, strict=True)])
@@ -161,24 +161,24 @@ def table(figures: list[Figures]) -> Table:
 
 
 def main() -> None:
-    """Run what has not been run."""
+    """Train the cells that are missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", nargs="+", choices=CELLS, help="these cells")
+    parser.add_argument("--only", nargs="+", choices=CELLS, help="cells to train")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--every", type=int, default=4, help="rounds between looks")
-    parser.add_argument("--together", type=int, default=5, help="trainings side by side: what the memory allows")
-    parser.add_argument("--quick", action="store_true", help="one cell, two rounds of next to nothing: does it run?")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures, and go on from them")
+    parser.add_argument("--every", type=int, default=4, help="rounds between validations")
+    parser.add_argument("--together", type=int, default=5, help="trainings side by side, as many as memory allows")
+    parser.add_argument("--quick", action="store_true", help="one cell and two tiny rounds: only shows that it runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file of the raw figures, from which a run continues")
     given = parser.parse_args()
     size = RoundSize(pool=96, scenarios=32, group=16, validation=40, every=given.every)
     if given.quick:
-        compile_quickly()  # it is compilation that takes the time
+        compile_quickly()  # most of the time is compilation
         size, given.rounds, given.seeds = RoundSize(pool=4, scenarios=2, group=2, validation=4, every=1), 2, 2
     done: list[Figures] = []
     if given.json is not None and given.json.exists():
         kept = [Figures(**x) for x in json.loads(given.json.read_text())["cells"]]
-        done = [x for x in kept if len(x.history) == given.rounds]  # what was cut off begins again
+        done = [x for x in kept if len(x.history) == given.rounds]  # a cell that was cut off starts again
     todo = []
     for name in given.only or list(CELLS)[: 1 if given.quick else None]:
         missing = [seed for seed in range(given.seeds) if not any((x.cell, x.seed) == (name, seed) for x in done)]

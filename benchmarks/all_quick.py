@@ -1,9 +1,8 @@
-"""Every benchmark's `--quick`, one by one: `python -m benchmarks.all_quick [NAME …] [--limit S] [--json FILE]`.
+"""All benchmarks with `--quick`, one by one: `python -m benchmarks.all_quick [NAME …] [--limit S] [--json FILE]`.
 
 Each runs in a process of its own, without compiled programs of earlier runs, and is stopped at the limit. The command
 fails if one of them fails or reaches the limit. A benchmark whose package or data is not installed here is skipped. CPU
-seconds are those of a benchmark and of the processes that it started and waited for: on a busy machine, they say more
-than seconds.
+seconds include those of processes that the benchmark waited for; on a busy machine they are the better measure.
 """
 
 from __future__ import annotations
@@ -27,17 +26,10 @@ from rich.table import Table
 from benchmarks.common import keep
 
 HERE = Path(__file__).parent
-LIMIT_S = 60.0  # what `--quick` promises, on 2 cores that have nothing else to do
-POSITIONAL = {
-    "weights": ("weights",),
-    "decima": ("decima",),
-}  # arguments beside --quick; files are written to a folder that is deleted
+LIMIT_S = 60.0  # the limit of `--quick`, on 2 idle cores
+POSITIONAL = {"weights": ("weights",), "decima": ("decima",)}  # further arguments: a file in a temporary folder
 OURS = ("symphony", "benchmarks")
-AFTER_ERROR = (
-    "hint: ",
-    "-----",
-    "For simplicity, JAX has removed",
-)  # lines that follow the one that says what went wrong
+AFTER_ERROR = ("hint: ", "-----", "For simplicity, JAX has removed")  # beginnings of lines after the error message
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ def run(name: str, command: Sequence[str], limit_s: float) -> Outcome:
             status: int | None = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             status = None
-        finally:  # also at control-C, and what a benchmark has left running
+        finally:  # also after control-C, and for processes that the benchmark left running
             _end_session(process.pid)
             process.wait()
         seconds = time.monotonic() - began
@@ -111,11 +103,11 @@ def _end_session(leader: int) -> None:
 def main() -> None:
     """Run, print, keep; status 1 if one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="run these only")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="run only these")
     parser.add_argument(
         "--limit", type=float, default=LIMIT_S, metavar="S", help="seconds for each; more on a busy machine"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     options = parser.parse_args()
     known = names()
     if unknown := sorted(set(options.names) - set(known)):

@@ -1,14 +1,13 @@
 """One large graph: `python -m benchmarks.cholesky [--policies P …] [--plan SECONDS] [--quick] [--json FILE]`.
 
-Tiled Cholesky of 10 and 16 tiles (220 and 816 tasks) on two machines that StarPU has measured, with its profiles: the
-makespan of each policy, the median of runs whose kernels take 1% more or less, beside what StarPU's own simulator says
-of `dmdas`. Policies may be weights: names, or files that `symphony train` wrote. `--plan` adds a plan for the whole
-graph, made from the profiles in so many seconds and followed in the same runs: who goes where, in which order, is fixed
-before. What a file holds of other policies stays.
+Tiled Cholesky of 10 and 16 tiles (220 and 816 tasks) on two machines with StarPU's measured profiles: the makespan of
+each policy (median of runs whose kernel times vary by 1%), and that of `dmdas` in StarPU's own simulator. `--policies`
+takes names, also files that `symphony train` wrote. `--plan` adds a plan for the whole graph (devices and order), made
+from the profiles in the given time and followed in the same runs. Results of other policies in the file are kept.
 
-Unfair to the learned policy: it has seen neither machine, nor graphs of such a size. Unfair to StarPU: its `dmdas` runs
-in its simulator, ours in ours, and they are up to 12% apart (docs/lab/fidelity-starpu.md); so the ratio is to ours.
-Unfair to all that decide as they go: a plan has seconds to think, and the simulator to try things in.
+Unfair to the learned policy: it was trained on neither machine, nor on graphs of this size. Unfair to StarPU: the two
+simulators differ by up to 12% (docs/lab/fidelity-starpu.md), so ratios are to our `dmdas`. Unfair to online policies: a
+plan has seconds of computation, and the simulator to evaluate candidates.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ CASES = (("mirage", 10), ("mirage", 16), ("sirocco", 10), ("sirocco", 16))  # ma
 
 
 def makespans_ms(drawn: Sequence[Scenario], policy: Policy) -> list[float]:
-    """Of a few runs, in order of length."""
+    """Makespans of some runs, sorted."""
     return sorted(1e3 * simulate([scenario], policy)[0].makespan_s for scenario in drawn)
 
 
 def planned(machine: str, tiles: int, seconds: float) -> tuple[Policy, dict[str, Any]]:
-    """A policy that follows a plan, and how the plan came about. None is drawn: that takes minutes to compile."""
+    """A policy that follows a plan, and figures of the planning. Sampling is left out: it compiles for minutes."""
     made = plan(draw(*cholesky(machine, tiles), 0, CALM, job_slots=1), seconds=seconds, samples=0)
     figures = {
         "seconds": seconds,
@@ -58,16 +57,15 @@ def planned(machine: str, tiles: int, seconds: float) -> tuple[Policy, dict[str,
 
 
 def kept(path: Path | None) -> dict[tuple[str, int], dict[str, Any]]:
-    """Cases of a file, by machine and tiles."""
+    """The cases in a file, by machine and tiles."""
     cases = json.loads(path.read_text())["cases"] if path is not None and path.exists() else []
     return {(case["machine"], case["tiles"]): case for case in cases}
 
 
 def main() -> None:
-    """Run the cases."""
     arguments = parser((__doc__ or "").splitlines()[0], tuple(dict.fromkeys(machine for machine, _ in CASES)))
-    arguments.add_argument("--policies", nargs="+", default=[], metavar="P", help=f"beside {RIVAL}")
-    arguments.add_argument("--plan", type=float, metavar="SECONDS", help="add a plan that is made in so many seconds")
+    arguments.add_argument("--policies", nargs="+", default=[], metavar="P", help=f"policies to compare with {RIVAL}")
+    arguments.add_argument("--plan", type=float, metavar="SECONDS", help="add a plan, made in so many seconds")
     given = arguments.parse_args()
     policies = list(dict.fromkeys((RIVAL, *given.policies))) if given.policies else list(POLICIES)
     shown = [*policies, *([PLAN, "bound"] if given.plan else [])]

@@ -1,4 +1,4 @@
-"""What the benchmarks share: arguments, the machine's description, and keeping the raw figures."""
+"""Shared by the benchmarks: arguments, a description of the machine, files of raw figures."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ from typing import Any
 
 from symphony.problem.errors import DataError
 
-LONG = ("errors", "times_s", "in_system_s", "costs", "columns", "others", "nobody")  # of a row: kept, and not printed
+LONG = (
+    "errors",
+    "times_s",
+    "in_system_s",
+    "costs",
+    "columns",
+    "others",
+    "nobody",
+)  # of a row: not printed
 
 
 def parser(about: str, sections: tuple[str, ...]) -> argparse.ArgumentParser:
-    """Of the arguments that every benchmark takes."""
+    """A parser with the arguments that every benchmark takes."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--only", nargs="+", choices=sections, default=sections, help="measure these only")
+    parser.add_argument("--only", nargs="+", choices=sections, default=sections, help="measure only these")
     parser.add_argument("--quick", action="store_true", help="under 60 s on 2 cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures")
     return parser
@@ -32,21 +40,21 @@ def arguments(about: str, sections: tuple[str, ...]) -> argparse.Namespace:
 
 
 def in_parts(parser: argparse.ArgumentParser) -> None:
-    """Add what lets many processes share a benchmark: a range of seeds each, a file each, and one table of all."""
-    parser.add_argument("--first-seed", type=int, default=200, help="those below were looked at while tuning")
-    parser.add_argument("--seeds", type=int, default=20, help="how many")
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing; put these together")
+    """Add arguments to divide a benchmark among processes: each has its seeds and its file, and `--merge` reads all."""
+    parser.add_argument("--first-seed", type=int, default=200, help="lower seeds were used for tuning")
+    parser.add_argument("--seeds", type=int, default=20, help="number of seeds")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing; merge these files")
 
 
 def rows_of(section: str, *files: Path) -> list[dict[str, Any]]:
-    """What these files hold of a section, without what is long and of no use in a table."""
+    """The rows of a section in these files, without their long fields."""
     found = [json.loads(file.read_text()).get(section, {}) for file in files if file.exists()]
     rows = [row for one in found for row in one.get("rows", [])]
     return [{key: value for key, value in row.items() if key != "errors"} for row in rows]
 
 
 def before(options: argparse.Namespace, section: str) -> list[dict[str, Any]]:
-    """Rows that need not be measured: those to merge, or those that a run with the same file has left."""
+    """Rows that need not be measured again: those to merge, or those in the file of an earlier run."""
     return rows_of(section, *(options.merge or ([options.json] if options.json else [])))
 
 
@@ -58,7 +66,7 @@ def gather(
     more: Callable[[], Iterable[dict[str, Any]]],
     summary: Callable[[list[dict[str, Any]]], dict[str, Any]] | None = None,
 ) -> None:
-    """Rows of a section, each printed and kept once measured, so that a run may be stopped; then their summary."""
+    """Measure rows, and print and store each at once, so that a run may be stopped. Then add their summary."""
     options.before = rows
     for row in () if options.merge else more():
         rows.append(row)
@@ -71,7 +79,7 @@ def gather(
 
 
 def machine() -> dict[str, Any]:
-    """Where the figures were taken."""
+    """The machine that runs the benchmark."""
     import jax
 
     device = jax.devices()[0]
@@ -86,10 +94,10 @@ def machine() -> dict[str, Any]:
 
 
 def keep(path: Path | None, **figures: Any) -> None:
-    """Write the raw figures."""
+    """Write the raw figures atomically: a run may be stopped at any time."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole = path.with_name(f"{path.name}.part")  # whoever is stopped while writing leaves the file of before
+        whole = path.with_name(f"{path.name}.part")
         whole.write_text(json.dumps({"taken": time.strftime("%Y-%m-%d"), "machine": machine(), **figures}, indent=1))
         whole.replace(path)
 
@@ -104,6 +112,5 @@ def data(*parts: str) -> Path:
 
 
 def table(path: Path) -> list[dict[str, str]]:
-    """The records of a CSV file."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

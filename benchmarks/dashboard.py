@@ -1,4 +1,4 @@
-"""What the dashboard costs: `python -m benchmarks.dashboard [--quick] [--json FILE] [--only SECTION…]`.
+"""The cost of the dashboard: `python -m benchmarks.dashboard [--quick] [--json FILE] [--only SECTION…]`.
 
     scale     pages of a service with 1,000 devices, 10,000 jobs and 20,000 runs, in a real Chromium: milliseconds to
               the first contentful paint, and the longest task of the page's thread, while it is loaded and after
@@ -34,11 +34,11 @@ from tests.service.dashboard.places import Visitor, visitor
 from tests.service.places import Place, place
 
 PAGES = ("/ui/", "/ui/jobs", "/ui/timeline", "/ui/learning")
-SETTLE_S = 4.0  # for which a page is watched after it was loaded
+SETTLE_S = 4.0  # for which a loaded page is measured
 
 
 class Idle(ByHand):
-    """An engine on which nothing happens."""
+    """An engine without events."""
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         time.sleep(min(timeout_s, 0.2))
@@ -46,8 +46,7 @@ class Idle(ByHand):
 
 
 @sy.kernel
-def nothing():
-    """The kernel."""
+def nothing(): ...
 
 
 def fill(here: Place, jobs: int, runs: int) -> None:
@@ -70,7 +69,7 @@ def fill(here: Place, jobs: int, runs: int) -> None:
 
 
 def scale(quick: bool) -> dict[str, dict[str, float]]:
-    """Milliseconds of each page."""
+    """Milliseconds by page."""
     devices, jobs, runs = (64, 300, 600) if quick else (1_000, 10_000, 20_000)
     topology, found = topologies.topology(f"fat-tree:{devices}"), {}
     with tempfile.TemporaryDirectory() as folder, place(Path(folder), engine=lambda: Idle(topology)) as here:
@@ -114,7 +113,7 @@ class Speed(NamedTuple):
 
 
 def speed(cluster: RemoteCluster, kernels: int) -> Speed:
-    """Of no-op kernels, from the submission of their graph to its result."""
+    """Measure no-op kernels, from the submission of their graph to its result."""
     graph = sy.graph("no-ops")
     for _ in range(kernels):
         graph.task(nothing)

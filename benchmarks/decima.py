@@ -2,12 +2,12 @@
 
 Decima embeds task graphs by messages from children to parents, sums nodes to jobs and jobs to the cluster, scores the
 nodes that may run, and limits how many executors a job may use. Of the hardware it knows how many executors are free.
-It is trained here by our trainer, on what `benchmarks.weights` draws, to see what the structure of the hardware, the
-beliefs and the estimates of the learned policy are worth on the same data and budget.
+It is trained here by our trainer, on what `benchmarks.weights` draws, to measure what the hardware's structure, the
+beliefs and the estimates of the learned policy add with the same data and budget.
 
 Differences: executors are unlike, so that a gang goes to the idle device on which its profile is fastest; the limit on
 a job lowers the scores of its gangs instead of cutting them off; messages go a fixed number of times; the bound on
-waiting applies, as to all learned policies. It wants an accelerator; stopped, the same command goes on where it was.
+waiting applies, as to all learned policies. It needs an accelerator; the same command resumes a run that was stopped.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ NODES = (NodeColumn.ISOLATED, NodeColumn.PARENTS, NodeColumn.CHILDREN, NodeColum
 JOBS = 3  # columns of a candidate's job: its work left, its running share of the slots, its unfinished gangs
 SCENE = (SceneColumn.JOBS, SceneColumn.READY, SceneColumn.BUSY, SceneColumn.IDLE)
 MESSAGES = 4
-OVER_LIMIT = 10.0  # by which a score falls where the job runs on all slots and may run on none
+OVER_LIMIT = 10.0  # decrease of a score if the job runs on all slots and its limit is none
 DECIMA = Sizes(gangs=32, devices=1, preempts=0, configures=0, width=16, memory=1)
 
 
 class DecimaNetwork(eqx.Module):
-    """Has the methods of `Network` that a learned policy and its training use."""
+    """The methods of `Network` that a learned policy and its training use."""
 
     node: Mlp
     message: Mlp
@@ -74,7 +74,7 @@ class DecimaNetwork(eqx.Module):
         self.objective = jnp.zeros((len(OBJECTIVE_NAMES), sizes.memory))
 
     def features(self, observation: Observation) -> Features:
-        """Candidates with what is known of their jobs, and for each the idle device that is fastest for it."""
+        """Candidates with features of their jobs, each with the idle device that is fastest for it."""
         seen = extract_features(observation, *self.sizes.counts)
         core, tasks = observation.core, observation.workload.kernel.shape[1]
         idle, gang = idle_devices(observation), seen.gangs.number
@@ -150,15 +150,15 @@ def load(path: str | Path) -> Learned:
 
 
 def main() -> None:
-    """Train on what the shipped weights are trained on; `best.policy` is written after every look."""
+    """Train on the scenarios of the shipped weights; `best.policy` is written after every validation."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--quick", action="store_true", help="see that it runs")
+    parser.add_argument("--quick", action="store_true", help="only show that it runs")
     parser.add_argument("--rounds", type=int, default=240)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     given = parser.parse_args()
     if given.quick:
-        compile_quickly()  # it is compilation that takes the time
+        compile_quickly()  # most of the time is compilation
     chosen = kinds(given.quick)
 
     def tell(told: TrainingRound) -> None:

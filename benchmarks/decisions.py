@@ -1,4 +1,4 @@
-"""What one decision of each policy costs: `python -m benchmarks.decisions [--quick] [--json FILE]`.
+"""The cost of one decision of each policy: `python -m benchmarks.decisions [--quick] [--json FILE]`.
 
 A policy's compiled `decide` is called by itself on observations from the middle of a run, as a service would call it.
 Every figure includes the dispatch of a compiled program; the row "(does nothing)" is that alone. Policies that solve a
@@ -60,13 +60,11 @@ ROUNDS = 4  # in turns
 
 
 class Nothing(Policy):
-    """Waits: what a call costs by itself."""
+    """Waits, to measure the cost of the call itself."""
 
-    def init(self, topology: TopologyArrays) -> None:
-        """No state."""
+    def init(self, topology: TopologyArrays) -> None: ...
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """Wait."""
         return state, wait()
 
 
@@ -170,7 +168,7 @@ class Timed:
         self.seconds: list[float] = []
 
     def decide(self, core: PlainCore) -> PlainAction:
-        """As it does."""
+        """Decide, and record the CPU time."""
         self.prepare(core.workload)  # type: ignore[attr-defined]
         began = time.thread_time()
         action = super().decide(core)  # type: ignore[misc]

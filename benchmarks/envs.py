@@ -1,4 +1,4 @@
-"""How fast the environments are against the bare simulator: `python -m benchmarks.envs [--quick] [--json FILE]`.
+"""The speed of the environments relative to the bare simulator: `python -m benchmarks.envs [--quick] [--json FILE]`.
 
 The same policy decides the same scenarios (those of `benchmarks.simulator`: 32 devices, 128 tasks, all features on) in
 the simulator's own loop, and from outside, through the environment: observation out, action in, reward. Counted are
@@ -39,21 +39,21 @@ from symphony.simulator.rollout import _OPTIONS, begin_batch, run_steps
 
 JOBS = 3_000  # of a scenario: enough not to run out
 MODES = {"micro_steps=1": 1, "whole decisions": None}
-Program = Callable[[], int]  # runs on for a while; returns the decisions that were made
+Program = Callable[[], int]  # continues a run; returns the number of decisions
 
 
 class DrawingPolicy(AgentPolicy):
     """Draws among the allowed actions, as an agent does that learns; its scores depend on all features."""
 
     def decide(self, key: Array, state: None, observation: Observation) -> tuple[None, Action]:
-        """Draw one."""
+        """A random allowed action."""
         features, actions = look(observation, self.counts)
         index = drawn(key, features)
         return None, jax.tree.map(lambda x: x[index], actions)
 
 
 def drawn(key: Array, features: EnvFeatures) -> Array:
-    """An action, by scores that cost next to nothing and need every number, so that none is left out."""
+    """A random action, by cheap scores that depend on all features, so that the compiler removes none."""
     f = features
     pairs = f.pairs.sum(axis=-1) + f.gangs.sum(axis=-1)[:, None] + f.devices.sum(axis=-1)[f.device]
     waits = f.scene.sum() + f.rows.sum()
@@ -62,7 +62,7 @@ def drawn(key: Array, features: EnvFeatures) -> Array:
 
 
 def bare(params: Params, policy: Policy, size: int, steps: int) -> Program:
-    """The simulator's own loop."""
+    """The loop of the simulator itself."""
     batch = tile(params.scenarios, size)
     keys = jax.random.split(jax.random.key(0), size)
     carry = begin_batch(batch, policy, keys)
@@ -79,7 +79,7 @@ def bare(params: Params, policy: Policy, size: int, steps: int) -> Program:
 
 
 def through(env: FunctionalEnv, params: Params, policy: Policy, size: int, steps: int) -> Program:
-    """The same from outside: a policy that sees what policies see, or one that draws among the allowed actions."""
+    """The same through the environment: a policy with the usual observations, or one that draws allowed actions."""
 
     def decide(state: Any, key: Array) -> Action:
         return policy.decide(key, None, env.observation(state, params))[1]
@@ -117,7 +117,7 @@ def through(env: FunctionalEnv, params: Params, policy: Policy, size: int, steps
 
 
 def take_turns(programs: dict[str, Program], seconds: float) -> dict[str, list[float]]:
-    """Decisions a second of CPU time of each program, turn by turn: others on the machine do not count."""
+    """Decisions per second of CPU time of each program, in turns: other load of the machine does not count."""
     rates: dict[str, list[float]] = {name: [] for name in programs}
     for run in programs.values():
         run()
@@ -131,7 +131,6 @@ def take_turns(programs: dict[str, Program], seconds: float) -> dict[str, list[f
 
 
 def main() -> None:
-    """Measure, print, keep."""
     arguments = parser("How fast the environments are.", ("shortest-queue", "eft-belief", "features"))
     arguments.add_argument("--sizes", type=int, nargs="+", default=[1, 64, 1024], help="environments side by side")
     args = arguments.parse_args()

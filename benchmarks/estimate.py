@@ -1,4 +1,4 @@
-"""What the terms of the estimate bring: `python -m benchmarks.estimate [--only CASE …] [--quick] [--json FILE]`.
+"""The effect of the terms of the estimate: `python -m benchmarks.estimate [--only CASE …] [--quick] [--json FILE]`.
 
 Earliest finish with all terms of the estimate (`scheduling/estimate.py`), with some of them, and with none: a queue in
 isolated seconds, the slow-down of the mean load, no cost of harm. Same scenarios for all; the seeds are not those that
@@ -68,7 +68,7 @@ class EarliestFinish(Policy):
 
 
 def policies() -> dict[str, Policy]:
-    """By name: which terms, and `exact` for those with the true background."""
+    """Policies by their terms; `exact` ones see the true background."""
     of = {BEFORE: (False, False, False), AFTER: (True, True, True)}
     of["slow-down, queue"] = True, True, False
     belief: dict[str, Policy] = {name: EarliestFinish(False, *terms) for name, terms in of.items()}
@@ -76,7 +76,7 @@ def policies() -> dict[str, Policy]:
 
 
 def measure(case: str, topology: str, background: float, seeds: range, workload: str) -> dict[str, Any]:
-    """Every policy on every seed of one cell."""
+    """Run every policy on every seed of one cell."""
     work: Any = partial(heavy_tailed, spec=workload) if case == "heavy" else workload
     chosen = policies()
     report = compare(
@@ -87,7 +87,7 @@ def measure(case: str, topology: str, background: float, seeds: range, workload:
 
 
 def ratio(row: dict[str, Any], metric: str, name: str) -> str:
-    """With these terms over without any, geometric mean and 95% interval over seeds."""
+    """Ratio of these terms to none: geometric mean and 95% interval over seeds."""
     base = f"{BEFORE}, exact" if name.endswith("exact") else BEFORE
     found = paired(row["columns"][name][metric], row["columns"][base][metric]).ratio
     assert found is not None
@@ -95,7 +95,7 @@ def ratio(row: dict[str, Any], metric: str, name: str) -> str:
 
 
 def table(rows: list[dict[str, Any]], metric: str) -> Table:
-    """A line for each cell, and the geometric mean over cells."""
+    """A row for each cell, and the geometric mean over cells."""
     names = [name for name in rows[0]["columns"] if not name.startswith(BEFORE)]
     shown = Table("case", "topology", "background", *names, title=f"{metric}, over none of the terms")
     for row in rows:
@@ -113,12 +113,11 @@ def overall(rows: list[dict[str, Any]], metric: str, name: str) -> float:
 
 
 def main() -> None:
-    """Measure, print, keep."""
     given = parser((__doc__ or "").splitlines()[0], tuple(CASES))
     given.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     given.add_argument("--backgrounds", nargs="+", type=float, default=(0.0, 0.6, 1.0, 2.0))
     given.add_argument("--seeds", type=int, default=20)
-    given.add_argument("--first-seed", type=int, default=2000, help="those below were looked at")
+    given.add_argument("--first-seed", type=int, default=2000, help="lower seeds were used for tuning")
     options = given.parse_args()
     cells = [(c, t, b) for c in options.only for t in options.topologies for b in options.backgrounds]
     seeds = range(options.first_seed, options.first_seed + (2 if options.quick else options.seeds))

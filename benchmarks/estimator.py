@@ -31,7 +31,7 @@ Step = Callable[[], None]
 
 
 class Live:
-    """A machine of which all rows are read in every window; tenants come and go."""
+    """A machine whose rows are all read in every window; tenants come and go."""
 
     def __init__(self, topology: str) -> None:
         self.rng, self.now_s = np.random.default_rng(0), 0.0

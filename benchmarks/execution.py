@@ -1,10 +1,10 @@
-"""What it costs to run a kernel that does nothing: `python -m benchmarks.execution [--quick] [--json FILE]`.
+"""The cost of running a no-op kernel: `python -m benchmarks.execution [--quick] [--json FILE]`.
 
     engine    the local engine by itself: round trip of one kernel, and kernels a second with several under way
     pool      `concurrent.futures.ProcessPoolExecutor`, the same
     ray       if Ray is installed: one actor for each slot, called directly, and the Ray engine; both with one kernel
-              in a call, and with 16. "Told": the actor is told which kernel to run, in bytes, and answers in bytes,
-              which is the cheapest way to tell one anything
+              in a call, and with 16. "Told": the actor receives bytes that name the kernel, and returns bytes, which is
+              the cheapest message
     arrays    the same round trip with an array of 8 MB going in and out
     cluster   all of Symphony: graphs of no-ops submitted to `sy.local()` and `sy.ray()`, with every decision made by
               the core
@@ -12,10 +12,10 @@
               and fan-ins, with the CPU time of this process; a small job beside the largest graph; and, if they are
               installed, Ray tasks and Dask with the same wide graph
 
-All with as many processes as this machine has cores, in turns, so that other load hits all of them alike; the best and
-the median of several rounds are kept. Unfair to the pool and to Ray: they do more (Ray runs on many machines, the pool
-takes work from a queue that all processes share). Unfair to us: our local processes are pinned, which on a busy machine
-is a handicap; and bare actors are called without arguments, unless they are told.
+All have as many processes as this machine has cores, and take turns, so that other load affects all alike; the best
+and the median of several rounds are kept. Unfair to the pool and to Ray: they do more (Ray runs on many machines, the
+processes of the pool share one queue). Unfair to us: our processes are pinned, a disadvantage on a busy machine, and
+bare actors are called without arguments, except "told" ones.
 """
 
 from __future__ import annotations
@@ -49,12 +49,11 @@ UNDER_WAY = 32  # kernels for each process, where throughput is measured
 ARRAY = np.arange(1_000_000.0)
 
 
-def nothing(*_: Any) -> None:
-    """The kernel."""
+def nothing(*_: Any) -> None: ...
 
 
 def same(array: Any) -> Any:
-    """The kernel that is given an array, and gives one."""
+    """A kernel that receives and returns an array."""
     return array
 
 
@@ -62,9 +61,9 @@ KERNELS: dict[bytes, Callable[[], Any]] = {b"nothing": nothing}
 
 
 class Engine:
-    """An engine of ours."""
+    """An engine of Symphony."""
 
-    fewer = 1  # how many times fewer kernels it is given than the fastest
+    fewer = 1  # factor by which it runs fewer kernels than the fastest
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -116,7 +115,7 @@ class Engine:
 
 
 class Pool:
-    """Python's own."""
+    """Python's process pool."""
 
     fewer = 1
 
@@ -145,7 +144,7 @@ class Pool:
 
 
 class Actors:
-    """Ray's actors, one for each slot, and nothing between us and them."""
+    """Ray's actors, one for each slot, called directly."""
 
     fewer = 5
 
@@ -200,7 +199,7 @@ class Actors:
 
 
 class OnRay(Engine):
-    """The Ray engine, on the same devices as the local one."""
+    """The Ray engine, on the devices of the local engine."""
 
     fewer = 5
 
@@ -211,7 +210,7 @@ class OnRay(Engine):
 
 
 def start_ray(slots: int) -> None:
-    """A Ray with room for all of them, at 127.0.0.1, that asks for a token."""
+    """Start Ray at 127.0.0.1, with enough CPUs for all actors, and with a token."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported
     import ray
 
@@ -230,7 +229,7 @@ def round_trips(run: Callable[[], None], count: int) -> dict[str, float]:
 
 
 def measure(parts: dict[str, Any], rounds: int, count: int) -> dict[str, Any]:
-    """All of them in turns."""
+    """Measure all in turns."""
     figures: dict[str, Any] = {name: {"round_trips": [], "per_s": []} for name in parts}
     for part in parts.values():
         part.many(200)  # processes start, imports are done
@@ -245,7 +244,7 @@ def measure(parts: dict[str, Any], rounds: int, count: int) -> dict[str, Any]:
 
 
 def measure_cluster(rounds: int, cluster_of: Callable[..., sy.Cluster]) -> dict[str, Any]:
-    """Chains (what one task after another costs) and wide graphs (what many at once cost), decisions included."""
+    """Chains (latency of dependent tasks) and wide graphs (throughput), decisions included."""
     kernel = sy.kernel(nothing)
     figures: dict[str, Any] = {"chain_s": [], "per_s": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -310,7 +309,7 @@ def dask_tasks() -> Callable[[int], Any]:
 
 
 def measure_graphs(rounds: int, largest: int, with_ray: bool) -> dict[str, Any]:
-    """Seconds and CPU seconds of this process for each graph, from `submit` to the result; peers in turns with ours."""
+    """Seconds and CPU seconds of this process for each graph, from `submit` to the result; peers take turns with us."""
     sizes = [count for count in (30, 300, 1_000, 3_000, 10_000, 20_000) if count <= largest]
     made: dict[str, tuple[Callable[[int], sy.Graph], int]] = {f"wide, {n:,}": (wide, n) for n in sizes}
     made |= {f"chain, {n:,}": (chain, n) for n in (1_000, 5_000) if n <= largest}
@@ -358,7 +357,6 @@ def timed(figures: dict[str, Any]) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measure, print, keep."""
     options = arguments(__doc__ or "", SECTIONS)
     rounds, count = (3, 2_000) if options.quick else (9, 20_000)
     console, figures = Console(), {}

@@ -1,14 +1,14 @@
-"""The simulator against others': `python -m benchmarks.fidelity [--quick] [--only SECTION …] [--json FILE]`.
+"""Our simulator against others: `python -m benchmarks.fidelity [--quick] [--only SECTION …] [--json FILE]`.
 
-Three comparisons with runs by programs of others: tiled Cholesky and LU against StarPU's simulator (makespan), 24 GPUs
-against Gavel's (mean completion of 50 jobs), and a testbed of 32 GPUs, as Shockwave's authors measured it, beside the
-error of their own simulator. Ours runs without tenants or failures, as theirs do.
+Three comparisons: tiled Cholesky and LU with StarPU's simulator (makespan), 24 GPUs with Gavel's (mean completion of
+50 jobs), and a testbed of 32 GPUs as measured by Shockwave's authors, beside the error of their simulator. All without
+tenants and failures.
 
-Unfair to ours: the policies are ours as well, so that a difference may be a policy's and not the simulator's. StarPU's
-simulator charges for new buffers, submission and queueing, and returns finished tiles to main memory, which ours does
-not do. Unfair to the others: their figures are of one run each, and such runs are touchy:
-a change of 1% in the times of kernels moves a makespan by several per cent, and Gavel's FIFO hangs on where one job
-goes. And this is no blind test: what was learnt by comparing is listed in docs/lab/fidelity-lessons.md.
+Unfair to ours: the policies are ours, too, so that a difference may be due to a policy. StarPU's simulator charges for
+new buffers, submission and queueing, and returns finished tiles to main memory; ours does not. Unfair to the others:
+each of their figures is one run, and runs are sensitive: 1% in kernel times changes a makespan by several per cent, and
+Gavel's FIFO depends on the placement of one job. This is not a blind test: changes that followed from comparisons are
+listed in docs/lab/fidelity-lessons.md.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ from symphony.simulator.scenarios import CALM, Scenario, draw
 from symphony.training_jobs.round_planning import PlanInputs
 
 Figures = dict[str, Any]
-TARGET = 0.10  # how far off a figure may be
+TARGET = 0.10  # the largest error that meets the target
 SECTIONS = ("starpu", "gavel", "shockwave")
 
 
 def off(ours: float, theirs: float) -> float:
-    """Relative error of ours."""
+    """Relative error of our figure."""
     return ours / theirs - 1
 
 
@@ -86,12 +86,12 @@ def referee() -> dict[tuple[str, str, int], dict[str, float]]:
     return {(case["graph"], case["machine"], case["tiles"]): case["ms"] for case in cases}
 
 
-# Of tiled Cholesky.
+# Makespans of tiled Cholesky.
 STARPU: Mapping[tuple[str, int], Mapping[str, float]] = {
     (machine, tiles): ms for (graph, machine, tiles), ms in referee().items() if graph == "cholesky"
 }
 AIMED_AT = ("dm", "dmda", "dmdas")  # those whose makespans have a target
-HELD_OUT = ("attila", (6, 12, 20))  # a machine and sizes that were not looked at while the rules were changed
+HELD_OUT = ("attila", (6, 12, 20))  # a machine and sizes that were not used while the rules were changed
 GPU_WEIGHT = 13.33  # of a GPU in StarPU's random scheduler, where a core has 1
 TOUCH = replace(CALM, work_noise=0.01)  # a makespan is the median of runs whose kernels take 1% more or less
 DRAWS = 9
@@ -100,10 +100,9 @@ APART = 0.05  # two schedulers nearer than this are a tie
 
 
 class WeightedRandom(Policy):
-    """StarPU's random: the oldest gang, to a device drawn in proportion to the speed that its type is taken to have."""
+    """StarPU's random: places the oldest gang on a device drawn in proportion to the assumed speed of its type."""
 
-    def init(self, topology: TopologyArrays) -> None:
-        """No state."""
+    def init(self, topology: TopologyArrays) -> None: ...
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """Draw a device. The reader puts cores first among the kinds."""
@@ -139,7 +138,7 @@ def cholesky(machine: str, tiles: int) -> tuple[Topology, Workload]:
 
 
 def makespans_ms(topology: Topology, workload: Workload, names: Sequence[str], draws: int) -> dict[str, list[float]]:
-    """Of a few runs with each scheduler, in order of length."""
+    """Sorted makespans of some runs with each scheduler."""
     drawn = [draw(topology, workload, seed, TOUCH, job_slots=1) for seed in range(draws)]
     # One program for all schedulers: compiling takes far longer than a run.
     policies = tuple(SCHEDULERS[name] for name in names)
@@ -150,7 +149,7 @@ def makespans_ms(topology: Topology, workload: Workload, names: Sequence[str], d
 
 
 def ranking(theirs: Mapping[str, float], ours: Mapping[str, float]) -> Figures:
-    """How far two lists of makespans agree on who is better than whom."""
+    """Agreement of two lists of makespans on the order of schedulers."""
     names = [name for name in theirs if name in ours]
     pairs = [(a, b) for a, b in combinations(names, 2) if abs(np.log(theirs[a] / theirs[b])) > np.log(1 + APART)]
     alike = [(theirs[a] < theirs[b]) == (ours[a] < ours[b]) for a, b in pairs]
@@ -167,7 +166,7 @@ def ranking(theirs: Mapping[str, float], ours: Mapping[str, float]) -> Figures:
 
 
 def starpu(quick: bool, kept: Sequence[Figures] = ()) -> Iterator[Figures]:
-    """One case after the other; those that are kept from before are not run again."""
+    """Run the cases that are not in the file."""
     before = {(case["graph"], case["machine"], case["tiles"]): case for case in kept}
     for (graph, machine, tiles), theirs in referee().items():
         if quick and (graph, machine, tiles) != ("cholesky", "sirocco", 4):
@@ -226,7 +225,7 @@ def starpu_tables(cases: Sequence[Figures]) -> Iterator[Table]:
 
 # -------------------------------------------------------------------------------------------------------- Gavel
 
-# Mean completion in s of the jobs that Gavel's simulator measures, by the seed of the list.
+# Mean completion in s of the jobs that Gavel measures, in its simulator, by the seed of the list.
 GAVEL: Mapping[int, Mapping[str, float]] = {
     0: dict(fifo=87_048, max_min_fairness=82_778, max_min_fairness_perf=57_921, allox=61_492,
             finish_time_fairness_perf=60_850),
@@ -269,13 +268,13 @@ def gavel_case(seed: int, arrivals: int = ARRIVALS) -> tuple[Scenario, range]:
 
 
 def mean_completion_s(run: RunRecord, numbers: Iterable[int]) -> float:
-    """Of some of the jobs."""
+    """Mean completion of some of the jobs."""
     completion = {job.job: job.completion_s for job in run.jobs}
     return float(np.mean([completion[number] for number in numbers]))
 
 
 def gavel(quick: bool) -> Iterator[Figures]:
-    """One policy on one list after the other."""
+    """Run each policy on each list."""
     for seed, theirs in GAVEL.items():
         for name, figure in theirs.items():
             if quick and (seed, name) not in ((0, "fifo"), (0, "max_min_fairness_perf")):
@@ -298,7 +297,7 @@ def gavel(quick: bool) -> Iterator[Figures]:
 
 
 def gavel_tables(runs: Sequence[Figures]) -> Iterator[Table]:
-    """Mean completion times."""
+    """A table of mean completion times."""
     table = Table(title="24 GPUs, jobs 50 to 99, mean completion in s: Gavel's simulator and ours (aim: within 10%)")
     for column in ("list", "policy", "Gavel", "ours", "error", "", "share of the longest job"):
         table.add_column(column, justify="left" if column == "policy" else "right")
@@ -316,22 +315,20 @@ TESTBED_ROUND_S = 120.0
 
 
 class RawThroughput(MaxSumThroughput):
-    """The sum of steps per second, of whatever models: as Gavel has it, where ours adds relative rates."""
+    """Maximises the sum of steps per second over all models, as Gavel does; ours adds relative rates."""
 
     def allocate(
         self, options: AllocationOptions, rows: NDArray[Any], capacity: NDArray[Any], p: PlanInputs
     ) -> NDArray[Any]:
-        """Shares."""
         return max_sum(options, len(rows), capacity, np.ones(len(rows)))
 
 
 class MinTotalDuration(Gavel):
-    """The time until the last job that is known would be done is as short as can be."""
+    """Minimises the makespan of the known jobs."""
 
     def allocate(
         self, options: AllocationOptions, rows: NDArray[Any], capacity: NDArray[Any], p: PlanInputs
     ) -> NDArray[Any]:
-        """Shares."""
         return AllocationProgram(options, len(rows), capacity).lift(np.maximum(p.left[rows], 1e-6))[1]
 
 
@@ -371,15 +368,15 @@ def listed_gpu_s(scenario: Scenario) -> float:
 
 
 def restarts(run: RunRecord) -> int:
-    """How often a GPU took up a job that had run before."""
+    """The number of times that a job was resumed."""
     stays = sum(len(stay.devices) for stay in run.gangs)
     return stays - sum(len(stay.devices) for stay in run.gangs if stay.outcome == "finished")
 
 
 def shockwave(quick: bool) -> Iterator[Figures]:
-    """One policy after the other: jobs as listed; as short as in the authors' simulator; with a cost of restarts, too.
+    """Run each policy: with jobs as listed, with the lengths of the authors' simulator, and also with restart costs.
 
-    What a restart costs follows from the GPU time that the testbed used beyond the authors' simulator.
+    The cost of a restart follows from the GPU time that the testbed used beyond the authors' simulator.
     """
     run = {"policy": text, "mode": text}
     totals = {**run, "makespan_s": number(), "avg_jct_s": number(), "cluster_utilization": number(0, 1)}
@@ -453,7 +450,6 @@ def shockwave_tables(runs: Sequence[Figures]) -> Iterator[Table]:
 
 
 def main() -> None:
-    """Run, keep, print."""
     args = arguments("The simulator against others'.", SECTIONS)
     console = Console(width=160)
     measure = {"starpu": starpu, "gavel": gavel, "shockwave": shockwave}
@@ -464,7 +460,7 @@ def main() -> None:
     for section in args.only:
         for got in measure[section](args.quick):
             figures.setdefault(section, []).append(got)
-            keep(args.json, **figures)  # after every figure, so that a run that is cut short loses nothing
+            keep(args.json, **figures)  # after every figure, so that a stopped run loses nothing
     for section, kept in figures.items():
         for table in tables[section](kept):
             console.print(table)

@@ -1,16 +1,14 @@
 """Forecasts of training jobs against what happened: `python -m benchmarks.forecasts [--quick] [--json FILE]`.
 
-Drawn jobs whose speeds nobody knows, in the closed loop under the planner, as in `training_jobs`. At the end of every
-tenth round, what each job may expect is forecast; when the run is over, that is compared with what happened: how much
-is within 80% bands, and how far the middle is off. *others*: jobs that go on coming as they did are drawn as well,
-which is what is shipped. *nobody*: as if nobody came any more.
+Drawn jobs with unknown speeds in the closed loop under the planner, as in `training_jobs`. Every tenth round, speed,
+start and finish of each job are forecast. After the run, forecasts are compared with the outcomes: coverage of the 80%
+bands, and error of the median. *others*: with drawn arrivals of further jobs, as shipped. *nobody*: without.
 
-Seeds below 100 were looked at while forecasts were worked on. A job is forecast several times, and a list is one draw
-of many things: figures of one list are not independent, so that the least and most of any list stand beside the mean.
-Speeds are compared with the next round's, of those who stayed where they were. A start or finish counts as within if it
-is so to the second.
+Seeds below 100 were used for tuning. Figures of one list are not independent, because a job is forecast several times;
+so the smallest and largest figure of any list are printed beside the mean. Speeds are compared with those of the next
+round, for jobs that were not moved. A start or finish counts as covered with a tolerance of a second.
 
-Unfair to forecasts: lists end, of which they are not told. Kind to them: jobs like those that have come are what comes.
+Unfair to forecasts: they do not know when lists end. Favourable to them: future jobs are like earlier ones.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ COLUMNS = ("now_s", "job", "runs", *BANDS, "speed_was", "start_was_s", "finish_w
 
 
 def forecasts(options: Any) -> Iterator[Figures]:
-    """One seed and load after the other; but for what has been measured."""
+    """Measure the seeds and loads that are not in the file."""
     known = {(row["load"], row["seed"]) for row in options.before}
     for seed in range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds)):
         for load in LOADS[1:] if options.quick else LOADS:
@@ -53,7 +51,7 @@ def forecasts(options: Any) -> Iterator[Figures]:
 
 
 def one_list(load: float, seed: int, jobs: int) -> Figures:
-    """Forecasts along a run, and what happened."""
+    """Forecasts during a run, and the outcomes."""
     scenario, made = unknown_case(seed, slots_for("planner"), jobs, load)
     outlook = RunForecaster(scenario)
     told: list[tuple[str, JobSnapshot, JobNow, JobForecast]] = []
@@ -97,7 +95,7 @@ def one_list(load: float, seed: int, jobs: int) -> Figures:
 
 
 def reached(outlook: RunForecaster, look: JobSnapshot, after: JobSnapshot, job: JobNow) -> float | None:
-    """Units per second of a job in the next round, if it was in one place all the time and out of set-up."""
+    """Units per second of a job in the next round, if it was not moved and had no set-up."""
     gangs = [np.flatnonzero(np.asarray(x.job) == job.job) for x in (look, after)]
     if not job.devices or not all(len(gang) for gang in gangs):
         return None
@@ -112,12 +110,12 @@ def reached(outlook: RunForecaster, look: JobSnapshot, after: JobSnapshot, job: 
 
 
 def in_a_line(values: Sequence[float | None]) -> str:
-    """A forecast and what happened, as it is kept: bands are three numbers each."""
+    """A forecast and its outcome for the file; a band is three numbers."""
     return " ".join("-" if value is None else f"{value:.6g}" for value in values)
 
 
 def from_line(line: str) -> dict[str, Any]:
-    """The same, by column."""
+    """Read such a line, by column."""
     numbers = iter(None if word == "-" else float(word) for word in line.split())
     return {column: [next(numbers) for _ in range(3)] if column in BANDS else next(numbers) for column in COLUMNS}
 
@@ -132,7 +130,7 @@ def within(band: Sequence[float], value: float, by: float = 0.0) -> bool:
 
 
 def judged(rows: Sequence[Figures], way: str, load: float, runs: bool, late: bool) -> Figures:
-    """What came of the forecasts of a sort; `late`: made when all had come."""
+    """Quality of the forecasts of one kind; `late`: made after the last arrival."""
     found: Figures = {"load": load, "way": way, "runs": runs, "late": late}
     by_list = []
     some: list[dict[str, Any]] = []
@@ -167,7 +165,7 @@ def judged(rows: Sequence[Figures], way: str, load: float, runs: bool, late: boo
 
 
 def show(rows: Sequence[Figures], console: Console) -> Figures:
-    """Print what is within bands; what was made of it."""
+    """Print the coverage of bands; returns the summary."""
     printed = Table(title="80% bands")
     for column in ("load", "when", "others", "", "forecasts", "finish within (by list)", "earlier", "off", "width",
                    "speed within; off", "start within; off"):  # fmt: skip

@@ -1,16 +1,16 @@
 """Forecasts of jobs against what happened: `python -m benchmarks.futures [--only …] [--quick] [--json FILE]`.
 
-Are 80% bands of start and finish right in 75 to 85% of cases? Every band is shown before its outcome is known, and is
-calibrated from the outcomes before it, so that all figures are of held-out outcomes. Sections:
+Do 80% bands of start and finish cover 75 to 85% of the outcomes? Every band is made before its outcome is known, and
+calibrated with earlier outcomes only, so all outcomes are held out. Sections:
 
-- simulator: runs of a drawn workload whose true times nobody knows: typical times of kernels differ from the belief by
-  15%, those of runs by 20%. Asked three times in each run, for all jobs in the system.
+- simulator: runs of a drawn workload with unknown times: typical times of kernels differ from the belief by 15%, those
+  of single runs by 20%. Forecasts of all jobs in the system, three times in each run.
 - virtual: a service in virtual time, with naps of two users and more jobs than are admitted at once.
 - local: real processes of `sy.local` on this machine, which may be busy; naps of drawn lengths, in graphs.
 - service: the same through HTTP, for two users, with more jobs than are admitted at once.
 
-Kind to forecasts: tasks of the last three nap, so that they do not slow each other down; kernels come again and again.
-Unkind: this machine is shared, the first runs are of kernels of which nothing is known, and arrivals end.
+Favourable to forecasts: tasks of the last three sections sleep, so that they do not slow each other down, and kernels
+recur. Unfavourable: this machine is shared, kernels are unknown at first, and arrivals end.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def simulator(options: Any) -> Record:
 
 
 def _plain(work: Workload) -> Workload:
-    """Without transfers, which live clusters do not have: inputs come with the kernel."""
+    """The workload without transfers: in live clusters, inputs are sent with the kernel."""
     graphs = tuple(
         replace(graph, edges=tuple(replace(edge, bytes=0.0) for edge in graph.edges if edge.source is not None))
         for graph in work.graphs
@@ -104,7 +104,7 @@ def _plain(work: Workload) -> Workload:
 
 
 def _shifted(work: Workload, rng: np.random.Generator) -> Workload:
-    """With other typical times."""
+    """The workload with other typical times."""
 
     def shifted(kernel: Kernel) -> Kernel:
         factor = {name: float(np.exp(rng.normal(0.0, BELIEF_STD))) for name in kernel.implementations}
@@ -120,7 +120,7 @@ def _shifted(work: Workload, rng: np.random.Generator) -> Workload:
 
 
 def snapshot_of(run: RunRecord, work: Workload, topology: sy.Topology, at_s: float) -> Snapshot:
-    """What is known at an instant of a run."""
+    """A snapshot of what is known at an instant of a run."""
     kinds = [kind.name for kind in topology.kinds]
     beliefs = [KernelBelief(k, dict.fromkeys(kinds, BELIEF_STD), dict.fromkeys(kinds, NOISE_STD)) for k in work.kernels]
     stays = {(stay.job, stay.gang): stay for stay in run.gangs}
@@ -169,7 +169,7 @@ def long(seconds: float, *inputs: Any) -> None:
 
 
 def drawn_graph(rng: random.Random, longer: float = 1.0) -> Any:
-    """A few naps: some side by side, then perhaps one that reads them. One second of naps, on average."""
+    """A graph of a few parallel naps, and sometimes one that reads them; a second of naps on average."""
     graph = sy.graph("naps")
     first = [graph.task(short, longer * rng.lognormvariate(-1.39, 0.3)) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.6:
@@ -181,7 +181,7 @@ def drawn_graph(rng: random.Random, longer: float = 1.0) -> Any:
 
 
 class Naps(SimulatedEngine):
-    """Ends naps when they are over, without a fault."""
+    """Ends naps when they are over; injects no faults."""
 
     def __init__(self, topology: sy.Topology, clock: Clock, rng: random.Random) -> None:
         super().__init__(topology, clock, rng, Faults(), lambda where: None, lambda label: None)
@@ -199,7 +199,7 @@ class Naps(SimulatedEngine):
 
 
 class Here:
-    """In place of the process that plays."""
+    """Plays futures in this process, not in one of its own."""
 
     def call(self, function: Callable[..., Any], *arguments: Any, progress: Any = None) -> Any:
         return function(*arguments)
@@ -217,7 +217,7 @@ def virtual(options: Any) -> Record:
 
 
 def _virtual_run(seed: int, jobs: int) -> list[Forecast]:
-    """The forecasts of a service in virtual time, in one thread: its clock moves when nobody has anything to do."""
+    """Forecasts of a service in virtual time, in one thread: its clock moves when there is nothing to do."""
     rng, clock, sender = random.Random(seed), Clock(), Sender()
     engines: list[Naps] = []
     arrives_s, arrivals = clock.now, []
@@ -269,12 +269,12 @@ def _virtual_run(seed: int, jobs: int) -> list[Forecast]:
 
 
 def submit_and_ask(submit: Callable[[Any], Any], ask: Callable[[list[Any]], object], jobs: int, seed: int) -> None:
-    """Jobs at random times; meanwhile, all that have not ended are asked for, again and again."""
+    """Submit jobs at random times; meanwhile, request forecasts of all that have not ended, again and again."""
     rng, came, over = random.Random(seed), [], Event()
 
     def asks() -> None:
         while not over.wait(ASK_EVERY_S):
-            with suppress(sy.SymphonyError):  # no play is ready, or all jobs have ended meanwhile
+            with suppress(sy.SymphonyError):  # no forecast is ready, or all jobs have ended
                 ask([job for job in came if job.status in ("waiting", "running")])
 
     asker = Thread(target=asks)
@@ -340,7 +340,7 @@ def service(options: Any) -> Record:
 
 
 def interval(held: int, of: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson): as if outcomes were independent, which those of one moment are not."""
+    """The 95% interval of a share (Wilson). Outcomes are taken as independent, which those of one moment are not."""
     if not of:
         return 0.0, 1.0
     z, share = 1.96, held / of
@@ -350,10 +350,10 @@ def interval(held: int, of: int) -> tuple[float, float]:
 
 def main() -> None:
     options_parser = parser(__doc__.splitlines()[0], SECTIONS)
-    options_parser.add_argument("--first-seed", type=int, default=200, help="those below were looked at while tuning")
+    options_parser.add_argument("--first-seed", type=int, default=200, help="lower seeds were used for tuning")
     options = options_parser.parse_args()
     if options.quick:
-        compile_quickly()  # it is compilation that takes the time
+        compile_quickly()  # most of the time is compilation
     console, found = Console(), {}
     for section in options.only:
         began = time.process_time()

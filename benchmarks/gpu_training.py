@@ -1,7 +1,7 @@
 """Real training jobs on one GPU: `python -m benchmarks.gpu_training [--quick] [--only …] [--seconds S] [--json FILE]`.
 
 - *speeds*: steps/s of the four kinds of job of `examples/gpu_training.py`: alone, in pairs, and beside a load on all
-  CPU cores. Two processes take turns at all of it, so that compiling is not measured.
+  CPU cores. Two processes take turns; compilation is not measured.
 - *lists*: heavy-tailed lists of these jobs through the real runtime, on one GPU with two slots. For each list all
   policies in turn, in an order that rotates from list to list. All start with the same speed samples, one for each
   measurement of *speeds* (--cold: with none).
@@ -41,14 +41,14 @@ from symphony.training_jobs.live.speed_beliefs import SPEEDS_FORMAT, JobKind
 
 SECTIONS = ("speeds", "lists")
 POLICIES = ("planner", "srtf", "las", "max-min-fairness-packed", "fifo")
-TUNING_SEEDS = 100  # lists with lower seeds may be looked at while tuning
+TUNING_SEEDS = 100  # lower seeds are for tuning
 LENGTHS_S = (0.2, 10.0)  # of jobs alone
 MEDIAN_S, SIGMA = 0.5, 1.2  # of the lengths, before they are cut: heavy-tailed
-LOAD = 1.3  # work that arrives, over what the GPU does if it runs one job at a time
+LOAD = 1.3  # work that arrives over the capacity of the GPU if it runs one job at a time
 ROUND_S = 1.0
-SHARE = 0.8  # of forecasts that should hold
+SHARE = 0.8  # nominal coverage of forecasts
 FORECASTS_AT = (0.3, 0.6, 0.9)  # of the arrivals
-MAX_LIST_S = 120.0  # a list that takes longer has gone wrong
+MAX_LIST_S = 120.0  # after which a list is taken to have failed
 Figures = dict[str, Any]
 
 
@@ -56,7 +56,7 @@ Figures = dict[str, Any]
 
 
 def measure(pipe: Any, environment: dict[str, str], size: str) -> None:
-    """A process that trains: gets (kind, seconds), and answers when it is ready, then with its steps/s."""
+    """A process that trains: receives (kind, seconds), reports when it is ready, then its steps/s."""
     os.environ.update(environment)
     import jax
 
@@ -112,7 +112,7 @@ class Trainers:
         return [pipe.recv() for pipe in pipes]
 
     def beside_load(self, kind: str, seconds: float, cores: int) -> float:
-        """Steps/s of a job while so many processes compute on the CPU."""
+        """Steps/s of a job beside so many processes that compute on the CPU."""
         load = [self._context.Process(target=busy, daemon=True) for _ in range(cores)]
         for process in load:
             process.start()
@@ -132,7 +132,7 @@ class Trainers:
 
 
 def speeds(options: Any, seconds: float) -> Iterator[Figures]:
-    """One measurement after the other; what is known is not measured again."""
+    """Take the measurements that are not in the file."""
     known = {(row["how"], tuple(row["kinds"])) for row in options.before}
     trainers = Trainers(options.environment, options.size)
     cores = len(os.sched_getaffinity(0))
@@ -158,7 +158,7 @@ def alone(rows: Sequence[Figures]) -> dict[str, float]:
 
 
 def show_speeds(rows: Sequence[Figures], console: Console) -> Figures:
-    """Each kind: alone, and what it keeps beside others."""
+    """A table of speeds alone, and of the share kept beside others."""
     own, kept = alone(rows), dict[tuple[str, str], list[float]]()
     for row in rows:
         near = ["CPU load"] if row["how"] == "CPU load" else row["kinds"][::-1] if row["how"] == "pair" else []
@@ -176,7 +176,7 @@ def show_speeds(rows: Sequence[Figures], console: Console) -> Figures:
 
 
 def draw_list(seed: int, jobs: int, per_s: dict[str, float]) -> list[tuple[float, str, int, float]]:
-    """Arrival, kind, steps and length alone in s of each job."""
+    """Arrival, kind, steps, and seconds alone of each job."""
     rng = np.random.default_rng([seed, 27])
     length_s = np.clip(MEDIAN_S * np.exp(SIGMA * rng.normal(size=jobs)), *LENGTHS_S)
     kinds = rng.permutation(np.resize(KINDS, jobs))
@@ -206,7 +206,7 @@ class Lists:
         os.environ.update(options.environment)
         began = time.monotonic()
         self.engine = LocalEngine(one_device(options.gpu))
-        # What a job that was stopped costs, beside its checkpoint: a process starts, and its first job loads a program.
+        # The cost of stopping a job, beside its checkpoint: a process starts, and its first job loads a program.
         self.restart_s = time.monotonic() - began
         self.restart_s += self._first_job_s()
         self.samples = folder / "samples.json"
@@ -233,7 +233,7 @@ class Lists:
         return job(kind, steps, seed, size=o.size, device=o.gpu or "emulated", restore_s=self.restart_s)
 
     def run(self, policy: str, jobs: Sequence[tuple[float, str, int, float]]) -> Figures:
-        """One list by one policy."""
+        """Run one list under one policy."""
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             learned = Path(name) / "profiles-training.json"
             if self.samples.exists():
@@ -253,7 +253,7 @@ class Lists:
             return found
 
     def _warm_up(self, cluster: Cluster) -> None:
-        """Have every process compile every kind, and the policy its program."""
+        """Let every process compile every kind, and the policy its program."""
         for kind in KINDS:
             for started in [cluster.submit(self.job(kind, 3, seed)) for seed in range(2)]:
                 started.result()
@@ -307,7 +307,7 @@ class Lists:
         return {kind: 1 / seconds / self.per_s[kind] for kind, seconds in step_s.items()}
 
     def _covered(self, asked: Sequence[tuple[float, Future[list[JobForecast]]]], jobs: Sequence[Any]) -> Figures:
-        """How many forecasts of the end of a job held. They are made as if the planner decided."""
+        """The number of covered forecasts of ends of jobs, which assume that the planner decides."""
         ended = {one.id: one._state.ended_s for one in jobs}
         inside, below, count = 0, 0, 0
         for at_s, made in asked:
@@ -321,7 +321,7 @@ class Lists:
 
 
 def lists(options: Any, measured: Sequence[Figures]) -> Iterator[Figures]:
-    """One list after the other, each by all policies, until the time is up."""
+    """Run list after list, each under all policies, until the time is up."""
     known = {(row["seed"], row["policy"]) for row in options.before}
     policies = ("planner", "fifo") if options.quick else options.policies
     with tempfile.TemporaryDirectory() as name:
@@ -383,15 +383,15 @@ def show_lists(rows: Sequence[Figures], console: Console) -> Figures:
 
 
 def main() -> None:
-    """Measure, print, keep. What is there is kept after every row, so that a run may be stopped and resumed."""
+    """Measure and print. Every row is stored at once, so that a run may be stopped and resumed."""
     options_parser = parser(__doc__.splitlines()[0], SECTIONS)
-    options_parser.add_argument("--seconds", type=float, default=480.0, help="begin nothing that would end later")
+    options_parser.add_argument("--seconds", type=float, default=480.0, help="start nothing that would end later")
     options_parser.add_argument("--lists", type=int, default=5)
-    options_parser.add_argument("--jobs", type=int, help="of a list; by default 30")
+    options_parser.add_argument("--jobs", type=int, help="jobs of a list; by default 30")
     options_parser.add_argument("--first-seed", type=int, default=TUNING_SEEDS)
     options_parser.add_argument("--policies", nargs="+", default=POLICIES)
     options_parser.add_argument("--cold", action="store_true", help="begin every list without speed samples")
-    options_parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing; show these")
+    options_parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="only show these")
     options = options_parser.parse_args()
     options.until_s = time.monotonic() + (45.0 if options.quick else options.seconds)
     options.jobs = options.jobs or (8 if options.quick else 30)

@@ -1,21 +1,21 @@
-"""How good gradients of beliefs are: `python -m benchmarks.gradients [--quick] [--only SECTION …] [--json FILE]`.
+"""The quality of gradients of beliefs: `python -m benchmarks.gradients [--quick] [--only SECTION …] [--json FILE]`.
 
-Estimators of d E[g | evidence] / d parameters are held against the exact gradient, on random nets of three shapes:
+Estimators of d E[g | evidence] / d parameters are compared with the exact gradient, on random nets of three shapes:
 
-* chain: each variable has the one before as its parent; the first is known, the last is asked for;
-* tree: pairs of variables are put together until one is left, which is asked for; the first leaf is known;
-* plate: cores that share a memory, and a total over them which is asked for; the first core's load is known.
+* chain: each variable has the previous one as its parent; the first is known, the last is queried;
+* tree: pairs of variables have a common child, down to one, which is queried; the first leaf is known;
+* plate: cores that share a memory, and their total, which is queried; the load of the first is known.
 
-Tables are drawn evenly from all there are (a flat Dirichlet), g is one of the states. For each net and estimator:
+Tables are drawn from a flat Dirichlet distribution, g is one of the states. For each net and estimator:
 cosine (of one estimate with the exact gradient: median and 5th percentile over nets and keys), bias (of the mean over
 keys, less what chance explains, over the exact gradient's length), deviation (the root of the summed variance, over
 the same), and us (time of one estimate in a compiled batch).
 
-Unfair to the published estimator: it is made for counts of samples, and what is measured is the net's logits. Kind to
-it: nothing is known but ancestors of the query, the only case it has, and its sum is over distinct values. Unfair to
-`score`: it throws samples away that disagree with the evidence, while `covariance` weighs them. Unfair to `pathwise`:
-its heat is 0.5 everywhere but in the section that varies it. Kind to all: random tables forget quickly, so that tables
-far from the query hardly matter. Times are of whatever else the machine was doing, too.
+Unfair to the published estimator: it was made for counts of samples, and gradients here are by logits. Favourable to
+it: only ancestors of the query are known, the only case that it covers, and its sum is over distinct values. Unfair to
+`score`: it discards samples that disagree with the evidence, while `covariance` weights them. Unfair to `pathwise`: its
+heat is 0.5 except in the section that varies it. Favourable to all: the influence of random tables decays quickly with
+the distance to the query. Times include other load of the machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from benchmarks.belief_gradients.nets import DiscreteNet, LinearNet
 from benchmarks.common import arguments, keep
 
 Figures = list[dict[str, Any]]
-Case = tuple[DiscreteNet, dict[int, int], dict[int, int]]  # a net, the state asked for and those known, by variable
+Case = tuple[DiscreteNet, dict[int, int], dict[int, int]]  # a net, the queried state and the known ones, by variable
 SECTIONS = ("printed", "samples", "size", "states", "evidence", "heat", "continuous")
 
 
@@ -45,12 +45,12 @@ SECTIONS = ("printed", "samples", "size", "states", "evidence", "heat", "continu
 
 
 def chain(variables: int, states: int) -> Case:
-    """Each after the one before."""
+    """A chain."""
     return DiscreteNet(((), *((v,) for v in range(variables - 1))), (states,) * variables), {variables - 1: 0}, {0: 0}
 
 
 def tree(variables: int, states: int) -> Case:
-    """Leaves, put together by twos."""
+    """A tree of pairs."""
     waiting = list(range((variables + 1) // 2))
     parents: list[tuple[int, ...]] = [() for _ in waiting]
     while len(parents) < variables:
@@ -76,17 +76,17 @@ SHAPES: dict[str, Callable[[int, int], Case]] = {"chain": chain, "tree": tree, "
 
 
 def flat(tree: Any) -> jax.Array:
-    """All of a gradient's numbers, side by side."""
+    """A gradient as one vector."""
     return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
 
 
 def measured(
     beliefs: Mapping[str, Belief], net: Any, parameters: Any, query: Any, evidence: Any, samples: int, repeats: int
 ) -> Figures:
-    """Estimators against the exact gradient; `parameters` and `evidence` are batches, one of each for a net."""
+    """Estimators against the exact gradient; `parameters` and `evidence` are batches with one entry for each net."""
 
     def batched(function: Callable[[Any, Any], jax.Array]) -> tuple[np.ndarray, float]:
-        """Net after net, and the seconds that all of them took together, at best of a few times if that was short."""
+        """Estimates net after net, and the seconds for all; the best of several times if it was short."""
         batch = parameters, evidence
         run = jax.jit(lambda batch: jax.lax.map(lambda one: function(*one), batch)).lower(batch).compile()
         seconds: list[float] = []
@@ -127,7 +127,7 @@ def measured(
 
 
 def on_case(case: Case, beliefs: Mapping[str, Belief], samples: int, nets: int, repeats: int) -> Figures:
-    """Methods on random tables of a net."""
+    """Evaluate methods on random tables of a net."""
     net, asked, known = case
     parameters = jax.vmap(net.draw_parameters)(jax.random.split(jax.random.key(0), nets))
     query = {v: jnp.eye(net.sizes[v])[state] for v, state in asked.items()}
@@ -169,7 +169,7 @@ def printed(lengths: Sequence[int], nets: int) -> Figures:
 
 
 def swept(axis: str, cases: Sequence[tuple[str, int, Case, int]], nets: int, repeats: int) -> Figures:
-    """Methods against something that varies; a case is its shape, the value of what varies, the net, and samples."""
+    """Evaluate methods over a varied quantity; a case is a shape, the quantity's value, the net, and samples."""
     beliefs = {name: METHODS[name] for name in ("pathwise", "score", "covariance", "literal")}
     return [
         {"net": shape, axis: value, **row}
@@ -179,7 +179,7 @@ def swept(axis: str, cases: Sequence[tuple[str, int, Case, int]], nets: int, rep
 
 
 def with_evidence(counts: Sequence[int], samples: int, nets: int, repeats: int) -> Figures:
-    """A chain of eight hidden variables with a reading each, more and more of them known; the last is asked for."""
+    """A chain of eight hidden variables with a reading each, more and more of them known; the last is queried."""
     hidden, states = 8, 3
     net = DiscreteNet(((), *((v,) for v in range(hidden - 1)), *((v,) for v in range(hidden))), (states,) * 2 * hidden)
     keys = jax.random.split(jax.random.key(0), nets)
@@ -196,7 +196,7 @@ def with_evidence(counts: Sequence[int], samples: int, nets: int, repeats: int) 
 
 
 def continuous(freedoms: Sequence[float], samples: Sequence[int], nets: int, repeats: int) -> Figures:
-    """Three Gaussian variables, two of them read with Student-t errors; the mean of the third is asked for."""
+    """Three Gaussian variables, two with readings with Student-t errors; the mean of the third is queried."""
     net = LinearNet(((), (0,), (0, 1)))
     keys = jax.random.split(jax.random.key(0), nets)
     drawing = {name: METHODS[name] for name in ("pathwise", "covariance")}
@@ -214,7 +214,6 @@ def continuous(freedoms: Sequence[float], samples: Sequence[int], nets: int, rep
 
 
 def shown(console: Console, title: str, rows: Figures) -> None:
-    """One table."""
     table = Table(*rows[0], title=title)
     for row in rows:
         table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
@@ -222,7 +221,6 @@ def shown(console: Console, title: str, rows: Figures) -> None:
 
 
 def main() -> None:
-    """Measure, print, keep."""
     args = arguments("How good gradients of beliefs are.", SECTIONS)
     console = Console(width=140)
     quick = args.quick

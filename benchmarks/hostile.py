@@ -56,14 +56,14 @@ from tests.service.test_isolation import breaks, patches
 from tests.waiting import has_ended
 
 SECTIONS = ("attacks", "kills")
-RESULT_S = 120.0  # for which an honest result is waited for
+RESULT_S = 120.0  # timeout for an honest result
 TARGET_P99_MS = 50.0
 BODY_BYTES = 16 << 20
 
 
 @sy.kernel(retries=1_000)
 def noted(path, text):
-    """Append when it began to a file, in one write."""
+    """Append the time of its start to a file, in one write."""
     import os
     import time
 
@@ -80,7 +80,7 @@ def total(*values):
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process, all threads."""
+    """CPU seconds of all threads of a process."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
@@ -92,7 +92,7 @@ def cpu_s(pid: int) -> float:
 
 @dataclass
 class Target:
-    """A service that is attacked, and who uses it."""
+    """A service under attack, and its users."""
 
     folder: Path
     serving: Serve
@@ -148,7 +148,7 @@ class Target:
         return cpu_s(self.pid)
 
     def restart(self, *options: str, descriptors: int = 0) -> float:
-        """Kill it if it runs, and start it again at the same address; the seconds that the start takes."""
+        """Kill the service if it runs, and restart it at the same address. Returns the seconds of the start."""
         with suppress(ProcessLookupError):
             self.serving.kill()
         began = time.perf_counter()
@@ -162,7 +162,7 @@ def started(folder: Path, *options: str, descriptors: int = 0) -> Serve:
 
 
 class Honest:
-    """Another user, in a process of their own, who submits ten jobs a second while asked to."""
+    """Another user in a separate process, who submits ten jobs a second while switched on."""
 
     def __init__(self, target: Target) -> None:
         url = target.serving.told["url"]
@@ -178,7 +178,7 @@ class Honest:
 
     @contextmanager
     def submitting(self) -> Iterator[list[float]]:
-        """Submit meanwhile; then, the seconds that each submission took."""
+        """Submit inside the context; the list then has the seconds of each submission."""
         took: list[float] = []
         commands, answers = self._process.stdin, self._process.stdout
         assert commands is not None and answers is not None
@@ -204,7 +204,7 @@ OVER = "over\n"
 
 
 def submit_honestly() -> None:
-    """The process of `Honest`: until its standard input is closed."""
+    """The process of `Honest`; it ends when its standard input is closed."""
     graph, on, changed = one(add, 1), threading.Event(), threading.Event()
 
     def listen() -> None:
@@ -239,7 +239,7 @@ def submit_honestly() -> None:
 
 
 def nothing(target: Target) -> tuple[bool, dict[str, Any]]:
-    """No attack: what the honest user has otherwise."""
+    """No attack, for comparison."""
     time.sleep(max(8.0 * target.scale, 3.0))
     return True, {}
 
@@ -294,7 +294,7 @@ def large_json(target: Target) -> tuple[bool, dict[str, Any]]:
 
 
 def idle_connections(target: Target) -> tuple[bool, dict[str, Any]]:
-    """1,000 connections that say nothing."""
+    """1,000 idle connections."""
     before, count = target.serving.log.stat().st_size, target.count(1_000)
     with ExitStack() as stack:
         made = 0
@@ -513,7 +513,7 @@ ATTACKS: tuple[Callable[[Target], tuple[bool, dict[str, Any]]], ...] = (
     daemon,
     fan_in,
 )
-# They end the service themselves, so that nobody can submit meanwhile.
+# These attacks end the service, so nobody can submit meanwhile.
 RESTARTING = (bad_answers, few_descriptors, many_blobs, damaged_event)
 
 
@@ -567,7 +567,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def measure_kills(folder: Path, kills: int, rate: float, seconds: float, seed: int) -> dict[str, Any]:
-    """Kill at random while jobs are submitted at a rate; no kill is begun any more after so many seconds."""
+    """Kill at random while jobs are submitted at a rate; no kill is started after the given seconds."""
     with ExitStack() as stack:
         try:
             server = stack.enter_context(postgres_server())
@@ -617,7 +617,7 @@ class Kills:
             due = max(due + threads / self._rate, time.monotonic() - 5.0)
             time.sleep(max(due - time.monotonic(), 0.0))
             graph = one(noted, str(self._ran), number)
-            while number not in self._jobs:  # one key makes one job, however often it is sent
+            while number not in self._jobs:  # several requests with one key make one job
                 try:
                     cluster = cluster or self._serving.connect()
                     job = cluster.submit(graph, key=str(number)).id
@@ -649,7 +649,7 @@ class Kills:
         self._counts[kind] += 1
 
     def _revive(self) -> None:
-        """Start the service again if it has ended by itself, and keep the reason."""
+        """Restart the service if it has ended by itself, and record the reason."""
         if self._serving.process.poll() is None:
             return
         lines = [line for line in self._serving.log.read_text().splitlines() if line.strip()]
@@ -657,7 +657,7 @@ class Kills:
         self._serving = self._start()
 
     def _result(self, job: int) -> Any:
-        """Of a job; from the next service, if this one has ended."""
+        """The result of a job, from the next service if this one has ended."""
         for _ in range(3):
             try:
                 if self._serving.process.poll() is not None or self._cluster.url != self._serving.told["url"]:
@@ -694,7 +694,7 @@ class Kills:
         }
 
     def _runs(self) -> dict[str, int]:
-        """How often kernels ran, and how often one began after its end was journalled."""
+        """The numbers of runs of kernels, and of runs that began after a journalled end."""
         began: dict[int, list[float]] = {}
         for line in self._ran.read_text().splitlines():
             number, at = line.split()
@@ -729,7 +729,7 @@ def main() -> None:
     options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_argument("--kills", type=int, default=500, help="how many")
     options.add_argument("--rate", type=float, default=50.0, help="jobs a second while killing")
-    options.add_argument("--kill-seconds", type=float, default=3_600.0, help="no kill is begun any more then")
+    options.add_argument("--kill-seconds", type=float, default=3_600.0, help="start no kill later than this")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--honest", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()

@@ -1,9 +1,9 @@
-"""What it is worth to know the tenants: `python -m benchmarks.information [--only CASE …] [--quick] [--json FILE]`.
+"""The value of knowing hidden tenants: `python -m benchmarks.information [--only CASE …] [--quick] [--json FILE]`.
 
 The same scenarios, seed by seed, with five beliefs about the loads by hidden tenants: none (what is typical), raw (the
 last readings), rows (a filter for each row), joint (one filter over the flows of a machine), exact (the true loads).
-The figure of a belief is the mean completion time above that with the exact loads, and the share of the way from raw
-readings to the exact loads that it goes. Each case differs from `base` in one setting; `--workloads` has the others.
+The figures of a belief are its mean completion time above that with the exact loads, and the share of the gap between
+raw readings and exact loads that it closes. Each case differs from `base` in one setting; `--workloads` has the others.
 
 Unfair to the filters: `exact` also knows rows that nothing measures. Unfair to `raw`: rows without a counter count as
 idle. No belief knows when tenants will change.
@@ -50,7 +50,7 @@ METRIC, TAIL = "mean_completion_s", "p99_slowdown"
 
 
 def measure(case: str, place: str, policies: list[str], seeds: range) -> list[dict[str, Any]]:
-    """One row for each policy and belief: its figures, seed by seed."""
+    """A row for each policy and belief, with figures by seed."""
     cluster, work = WORKLOADS[place]
     settings = Disturbances(**CASES[case])
     rows = []
@@ -65,7 +65,7 @@ def measure(case: str, place: str, policies: list[str], seeds: range) -> list[di
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each case, workload and policy: completion time above exact, and the share of raw's gap that is closed."""
+    """For each case, workload and policy: completion time above exact, and the closed share of the gap of `raw`."""
     found: dict[tuple[str, str, str], dict[str, np.ndarray]] = {}
     for row in rows:
         found.setdefault((row["case"], row["workload"], row["policy"]), {})[row["belief"]] = np.array(row[METRIC])
@@ -92,7 +92,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table(lines: list[dict[str, Any]]) -> Table:
-    """Completion times above exact, and what the joint belief makes of raw readings."""
+    """A table of completion times above exact, and of the closed shares."""
     shown = Table("case", "workload", "policy", *(b for b in BELIEFS if b != "exact"), "rows closes", "joint closes")
     for line in lines:
         excess, half = line["excess"], line["half_width"]
@@ -127,7 +127,6 @@ def picture(lines: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print, keep."""
     options = parser(__doc__ or "", tuple(CASES))
     options.add_argument("--workloads", nargs="+", choices=tuple(WORKLOADS), help="default: all for base, else two")
     options.add_argument("--policies", nargs="+", default=["eft-belief"])

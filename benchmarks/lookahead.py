@@ -1,12 +1,12 @@
-"""What look-ahead brings, and what it costs: `python -m benchmarks.lookahead [--quick] [--json FILE]`.
+"""Gain and cost of look-ahead: `python -m benchmarks.lookahead [--quick] [--json FILE]`.
 
-On one machine, small workloads: the mean completion time of jobs against that of the policy that is wrapped, seed by
-seed, for budgets from nothing to the end of all jobs in the system, with the time that a decision takes. In the worlds
-that may be, earliest finish decides, which is far cheaper than the network. And that heuristic alone.
+Small workloads on one machine: mean completion time over that of the wrapped policy, seed by seed, for budgets from
+nothing to the end of all jobs in the system, and the time of a decision. In simulated futures, earliest finish decides,
+which is far cheaper than the network; that heuristic alone is shown, too.
 
-Unfair to those who decide at once: the time that a decision takes is measured and not charged, so look-ahead decides
-for free. Unfair to look-ahead: it does not know of jobs to come, holds tenants to stay as they are, and starts
-transfers anew. Times are of a machine that may be busy with other things; its load is kept with the figures.
+Unfair to policies without look-ahead: the time of decisions is measured but not charged. Unfair to look-ahead: it does
+not know future jobs, takes tenants as constant, and restarts transfers. The machine may have other load, which is
+stored with the figures.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from symphony.simulator.scenarios import Disturbances, Scenario, draw, stack
 
 WORKLOADS = {"layered": "layered:12?jobs=6", "variant-calling": "variant-calling?jobs=6"}
 SEEDS = range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + 10)
-SHAPES = ((4, 4), (2, 2))  # candidates, samples; each is a program of its own
+SHAPES = ((4, 4), (2, 2))  # candidates, samples; each needs a program
 HORIZONS = {(4, 4): (1.0, 4.0, 16.0, 64.0), (2, 2): (16.0,)}  # in typical times of a gang
 MOST = 2000  # steps
 
 
 def scenario(spec: str, seed: int) -> Scenario:
-    """Disturbed as `symphony compare` does it."""
+    """A scenario with the disturbances of `symphony compare`."""
     cluster = topology("machine")
     drawn = workload(spec, cluster, seed)
     return draw(cluster, drawn, seed, Disturbances(), job_slots=len(drawn.jobs))
 
 
 def ahead(learned: Learned, shape: tuple[int, int], horizon: float) -> LookAhead:
-    """With a budget; without a horizon, the policy's own decisions."""
+    """Look-ahead with a budget; without a horizon, the policy itself."""
     policy = LookAhead(learned, EftBelief(), *shape, horizon=horizon, most=MOST)
     return policy if horizon else eqx.tree_at(lambda p: p.caution, policy, jnp.asarray(jnp.inf))
 
 
 def measure(scenarios: list[Scenario], policy: Policy) -> dict[str, Any]:
-    """Runs one by one, so that a decision is not computed where none is wanted; padded alike, for one program."""
+    """Runs one by one, so that decisions are computed only where they are due; equally padded, for one program."""
     batch = stack(scenarios)
     runs: list[RunRecord] = []
     for number, each in enumerate(scenarios):
@@ -69,7 +69,6 @@ def measure(scenarios: list[Scenario], policy: Policy) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print; figures are kept as they come."""
     chosen = arguments(__doc__ or "", tuple(WORKLOADS))
     learned = named(SHIPPED)
     assert isinstance(learned, Learned)
@@ -85,10 +84,10 @@ def main() -> None:
 
 
 def budgets(learned: Learned, quick: bool) -> Iterator[tuple[str, dict[str, float], Policy]]:
-    """Policies, with what they may spend."""
+    """Policies with their budgets."""
     shapes = SHAPES[-1:] if quick else SHAPES
     yield SHIPPED, {}, ahead(learned, shapes[0], 0.0)
-    if not quick:  # a program of its own
+    if not quick:  # needs another program
         yield "eft-belief", {}, EftBelief()
     for shape in shapes:
         for horizon in HORIZONS[shape]:
@@ -97,7 +96,7 @@ def budgets(learned: Learned, quick: bool) -> Iterator[tuple[str, dict[str, floa
 
 
 def show(name: str, found: list[dict[str, Any]]) -> None:
-    """A line for each budget, against the wrapped policy."""
+    """A table with a row for each budget, relative to the wrapped policy."""
     table = Table(title=f"{name}: mean completion time against {SHIPPED}")
     for column in ("policy", "candidates", "samples", "horizon", "ratio", "95%", "ms a decision, median"):
         table.add_column(column, justify="left" if column == "policy" else "right")

@@ -1,12 +1,12 @@
-"""What the oracle proves and finds: `python -m benchmarks.oracle [--quick] [--json FILE]`.
+"""Proofs and plans of the oracle: `python -m benchmarks.oracle [--quick] [--json FILE]`.
 
 Proofs: graphs of Symphony's own families on four unlike devices (a CPU and GPUs of three generations), all in one
-memory, and on the same devices with a memory each and one bus between them. Each gets 60 s for everything that a proof
-needs: two agreeing configurations, the replay in the simulator and the checks; the simulator's compilation is not
-counted. Search: larger graphs on whole topologies, against the best of all baselines.
+memory, and on the same devices with a memory each and one bus between them. Each has 60 s for a whole proof: two
+agreeing configurations, the replay in the simulator and the checks; the simulator's compilation is not counted. Search:
+larger graphs on whole topologies, against the best of all baselines.
 
-Unfair to the oracle: two threads of the solver, on a machine that may be busy with other things (its load is kept with
-the figures). Unfair to the baselines: the oracle knows everything beforehand, and takes a minute for each scenario.
+Unfair to the oracle: the solver has two threads, on a machine that may have other load (stored with the figures).
+Unfair to the baselines: the oracle has full knowledge, and a minute for each scenario.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ STARTS = ("heft", "eft-exact", "sjf")
 
 
 def scenario(cluster: Topology, spec: str, seed: int) -> Scenario:
-    """Nothing disturbed; job slots for all jobs."""
+    """A scenario without disturbances, with job slots for all jobs."""
     drawn = workload(spec, cluster, seed)
     return draw(cluster, drawn, seed, CALM, job_slots=len(drawn.jobs))
 
 
 def row(found: Solution, spec: str, seed: int, began: float) -> dict[str, Any]:
-    """The figures of one scenario."""
     return {
         "workload": spec,
         "seed": seed,
@@ -58,7 +57,6 @@ def row(found: Solution, spec: str, seed: int, began: float) -> dict[str, Any]:
 def measure(
     console: Console, title: str, oracle: Oracle, cases: list[tuple[Topology, str, int]]
 ) -> list[dict[str, Any]]:
-    """Solve and print."""
     table = Table(title=title)
     for column in ("workload", "seed", "gangs", "oracle, s", "label", "bound, s", "best baseline", "gain", "took, s"):
         table.add_column(column, justify="left" if column in ("workload", "label", "best baseline") else "right")
@@ -77,17 +75,16 @@ def measure(
 
 
 def main() -> None:
-    """Measure, print, keep."""
     args = arguments("What the oracle proves and finds.", ("free", "bus", "search"))
     if args.quick:
-        compile_quickly()  # it is compilation that takes the time
+        compile_quickly()  # most of the time is compilation
     console = Console(width=140)
     figures: dict[str, Any] = {}
     seeds = range(1) if args.quick else range(3)
     limit = 5.0 if args.quick else 60.0
     prover = Oracle(limit, starts=STARTS)
     names = ("layered",) if args.quick else ("layered", "fork-join", "series-parallel")
-    if "free" in args.only and not (args.quick and "bus" in args.only):  # three more programs, for an easier problem
+    if "free" in args.only and not (args.quick and "bus" in args.only):  # compiles three programs more
         size = 20 if args.quick else 50
         specs = [f"{name}:{size}?jobs=1&graphs=1&arrivals=batch" for name in names]
         if not args.quick:

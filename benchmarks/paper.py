@@ -1,18 +1,18 @@
-"""Tables and figures of the Symphony paper, by our means: `python -m benchmarks.paper [--quick] [--json FILE]`.
+"""Tables and figures of the Symphony paper, reproduced: `python -m benchmarks.paper [--quick] [--json FILE]`.
 
     oracle    how much longer than the best possible schedule: distribution for Symphony, without and with looking
               ahead, Paragon, Graphene and Sparrow
     classes   gangs at isolated speed, slowed by up to 10%, up to 20%, and by more
-    latency   how long the scheduler thinks, with the filter and with full inference of what counters say
-    batch     what deciding on several kernels at a time is worth, where thinking is charged
+    latency   time of a decision, with the filter and with full inference from counters
+    batch     the effect of decisions on several kernels at a time, where their time is charged
 
 Training curves and the black box are in `benchmarks.ablation`.
 
-Unfair: their cluster is simulated here, their workloads are drawn after the paper's description, and Paragon, Graphene
-and Sparrow are ours. The oracle's graphs run one at a time and without contention, where optima can be proven; the
-paper's oracle tried schedules of an application that was alone. Full inference is a Markov chain (NUTS, of NumPyro)
-over a model like the filter's, of loads that jump and readings that err, eight windows back. Nobody would write it so
-for service, but it is what infers without approximation.
+Unfair: the cluster is simulated here, workloads are drawn after the paper's description, and Paragon, Graphene and
+Sparrow are our implementations. The oracle's graphs run one at a time and without contention, where optima can be
+proven; the paper's oracle tried schedules of a single application. Full inference is a Markov chain (NUTS of NumPyro)
+over the filter's model of loads that jump and readings with errors, eight windows back. It is too slow for service, but
+has no approximation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.compiling import compile_quickly
 RIVALS = ("symphony", "paragon", "graphene", "sparrow")
 BATCHES = (1, 2, 4, 8, 16, 32)
 THINKING_S = (0.0, 0.001, 0.01)
-WINDOWS = 8  # that full inference looks back
+WINDOWS = 8  # windows of full inference
 
 
 def oracle(quick: bool) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def classes(quick: bool) -> dict[str, Any]:
 
 
 def latency(quick: bool) -> dict[str, Any]:
-    """Seconds of one window's inference and one decision, singly [calls]."""
+    """Seconds of the inference of one window, and of one decision [calls]."""
     s, world = middle("paper", "variant-calling?load=1.2", 128 if quick else STEPS)
     rows = s.topology.row_kind.shape[0]
     settings, past = (
@@ -134,7 +134,7 @@ def _chain(rows: int, samples: int) -> Callable[[Any, Any], Any]:
 
 
 def batch(quick: bool) -> dict[str, Any]:
-    """Mean completion time in seconds, by the time for a thought and the size of a batch."""
+    """Mean completion time in seconds, by the time of a decision and the size of a batch."""
     sizes, thoughts = (BATCHES[:2], THINKING_S[1:2]) if quick else (BATCHES, THINKING_S)
     work = f"intrusion?jobs={4 if quick else 200}"
     figures = {}
@@ -156,7 +156,7 @@ SECTIONS = {"oracle": oracle, "classes": classes, "latency": latency, "batch": b
 
 
 def show(name: str, got: dict[str, Any]) -> Table:
-    """A table of one section."""
+    """The table of a section."""
     if name == "oracle":
         table = Table("policy", "median", "p90", "p99", title=f"makespan over the best, {got['proven']} proven")
         for policy, ratios in got["ratios"].items():
@@ -181,8 +181,8 @@ def show(name: str, got: dict[str, Any]) -> Table:
 
 
 def draw(figures: dict[str, Any], folder: Path) -> None:
-    """The paper's two figures that are curves: distances to the oracle, and batches."""
-    from symphony.evaluation.plots import blank  # here: machines that only measure need no Matplotlib
+    """The paper's two figures with curves: distances to the oracle, and batches."""
+    from symphony.evaluation.plots import blank  # imported here: measuring does not need Matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
     if "oracle" in figures:
@@ -209,15 +209,14 @@ def draw(figures: dict[str, Any], folder: Path) -> None:
 
 
 def main() -> None:
-    """Run the sections."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
-    parser.add_argument("--quick", action="store_true", help="next to nothing: does it run?")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="run only these sections")
+    parser.add_argument("--quick", action="store_true", help="only show that it runs")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw the curves")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures")
     given = parser.parse_args()
     if given.quick:
-        compile_quickly()  # it is compilation that takes the time
+        compile_quickly()  # most of the time is compilation
     figures: dict[str, Any] = {}
     console = Console()
     for name in given.only:

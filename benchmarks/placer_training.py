@@ -1,21 +1,20 @@
-"""Training of `training_jobs/placer.py` on episodes of rounds, in worlds that beliefs hold possible.
+"""Training of `training_jobs/placer.py` on episodes of rounds, in worlds drawn from the belief.
 
-Three ways, by one word (`train(how=…)`):
+Three methods (`train(how=…)`):
 
-- `actor-critic`: the policy that the published system descends from (Harmony), in the world as it is believed to be.
+- `actor-critic`: the predecessor of the published system (Harmony), in the world of the mean belief.
 - `meta`: members of the ensemble are scenarios. In each, one step of policy gradient adapts the weights; the outer step
-  (PPO) goes through it, so that what is learned is where to start from. After that, `adapt` takes the one step.
-- `history`: the same scenarios, no inner step: what jobs were off by in the last rounds is an input
+  (PPO) differentiates through it, so that good initial weights are learned. `adapt` takes the inner step later.
+- `history`: the same scenarios without an inner step; errors of predicted speeds in the last rounds are an input
   (`RoundInputs.residual`).
 
-What is believed is the mean of the members in all three; what is true is that mean, or a member's. In place of a
-learned critic, an action is compared with the other episodes of the same list of jobs: with a learned critic, nothing
-was learned on the kernel scheduler. What it leads to counts less the later it comes (FADES): all that happens to sixty
-rounds of a list hides what one action did. GPUs of a kind are one pool, without machines; who comes in a round waits
-for the next one.
+The belief is the mean of the members in all three; the true world is that mean, or a member. The baseline of an action
+is the mean of other episodes of the same list of jobs: with a learned critic, nothing was learned. Later costs are
+discounted (FADES): over sixty rounds of a list, the effect of one action would be lost in noise. GPUs of a kind are one
+pool, without machines; jobs that arrive in a round wait for the next one.
 
-Now and then the most likely actions are played on lists that are not trained on. The weights that did best there are
-the answer, so that training can only be of use; `TrainedPlacer.validation_costs` says of how much.
+The most likely actions are evaluated regularly on held-out lists. The best weights there are the result, so training
+cannot make things worse; `TrainedPlacer.validation_costs` has the costs.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ from symphony.training_jobs.planner import RESIDUAL_DECAY
 TRAINING_METHODS = ("actor-critic", "meta", "history")
 ROUND_S, MOVING_S, HORIZON_S = 600.0, 60.0, 1800.0
 PPO_CLIP, PLACER_LEARNING_RATE, INNER_STEP = 0.2, 3e-3, 0.1  # of the ratio; of Adam; of the inner step
-PPO_EPOCHS = 3  # steps of Adam on what was played once
-DISCOUNT = 0.9  # of what an action leads to, a round
+PPO_EPOCHS = 3  # steps of Adam on each batch of episodes
+DISCOUNT = 0.9  # discount of costs per round
 VALIDATION_INTERVAL, VALIDATION_LISTS = 20, 8  # steps; lists in each world
-SPREAD_OF_LENGTHS, LONGEST_H = 1.4, 6.0  # as jobs are drawn, cut so that episodes end
+SPREAD_OF_LENGTHS, LONGEST_H = 1.4, 6.0  # as jobs are drawn; cut so that episodes end
 
 
 class SpeedWorld(NamedTuple):
@@ -62,7 +61,7 @@ class SpeedWorld(NamedTuple):
 
 
 class SpeedWorlds(NamedTuple):
-    """What is believed, and K worlds that may be."""
+    """The mean belief, and K possible worlds."""
 
     believed: SpeedWorld
     doubt: Array  # f[N, Y]
@@ -76,7 +75,7 @@ class JobLists(NamedTuple):
 
     kernel: Array  # i[B, J]
     arrival_s: Array  # f[B, J]
-    length_s: Array  # f[B, J]: on the GPU that is believed to suit it best
+    length_s: Array  # f[B, J]: on the GPU with the best believed speed
 
 
 class EpisodeSteps(NamedTuple):
@@ -103,7 +102,7 @@ class TrainedPlacer(NamedTuple):
 
 
 def speed_worlds(beliefs: Beliefs, width: np.ndarray, gpus: np.ndarray, widest: np.ndarray) -> SpeedWorlds:
-    """What members make of every kernel on every kind, and every pair; gangs are spread where no machine holds them.
+    """Speeds by each member, of every kernel on every kind, and of every pair; gangs wider than a machine are spread.
 
     `width` [N]: GPUs of each kernel's jobs; `gpus` [Y]; `widest` [Y]: the most GPUs of a kind that a machine has.
     """
@@ -133,7 +132,7 @@ def speed_worlds(beliefs: Beliefs, width: np.ndarray, gpus: np.ndarray, widest: 
 
 
 def job_lists(seed: int, w: SpeedWorlds, number: int, jobs: int, load: float) -> JobLists:
-    """Lists of jobs of these kernels, as those of `measured_jobs` are drawn."""
+    """Lists of jobs of these kernels, drawn like those of `measured_jobs`."""
     rng = np.random.default_rng([seed, 8])
     able = np.flatnonzero((np.asarray(w.believed.unit_s) > 0).any(axis=1) & (np.asarray(w.width) > 0))
     kernel = rng.choice(able, (number, jobs))
@@ -157,7 +156,7 @@ def episode(
     history: bool,
     drawn: bool = True,
 ) -> EpisodeSteps:
-    """One list of jobs from end to end, in a world; actions are `drawn`, or the most likely ones."""
+    """A whole episode of one list of jobs in a world; actions are `drawn`, or the most likely ones."""
     kernel, width = one.kernel, w.width[one.kernel]
     jobs = kernel.shape[0]
     told, real = (_of(x, kernel) for x in (w.believed, true))
@@ -216,14 +215,14 @@ def episode(
     start = units, jnp.full(jobs, -1, jnp.int32), jnp.zeros(jobs)
     times = ROUND_S * jnp.arange(1, rounds + 1)
     (left, _, _), made = jax.lax.scan(a_round, start, (times, jax.random.split(key, rounds)))
-    # Who is not done at the end is charged what it would take at its best.
+    # Unfinished jobs are charged their remaining time at their best speed.
     late = jnp.where(left > 0, left / real.unit_s.max(axis=1) / ROUND_S, 0.0).sum()
     steps = EpisodeSteps(*made)
     return steps._replace(cost=steps.cost.at[-1].add(late))
 
 
 def _of(world: SpeedWorld, kernel: Array) -> SpeedWorld:
-    """Of a list's jobs: speeds in units a second instead of seconds, and what they keep beside one another."""
+    """Speeds of a list's jobs in units a second, and the shares that they keep beside one another."""
     seconds = world.unit_s[kernel]
     return SpeedWorld(
         jnp.where(seconds > 0, 1 / jnp.where(seconds > 0, seconds, 1.0), 0.0), world.kept[kernel][:, kernel]
@@ -249,7 +248,7 @@ def _speed(world: SpeedWorld, kind: Array, partner: Array) -> Array:
 
 
 def _advantage(cost: Array) -> Array:
-    """Of each round's actions [B, R, T], against the other R episodes of the same list."""
+    """Advantage of each round's actions [B, R, T] over the other R episodes of the same list."""
 
     def back(later: Array, now: Array) -> tuple[Array, Array]:
         to_go = now + DISCOUNT * later
@@ -274,7 +273,7 @@ def _loss(weights: eqx.nn.MLP, steps: EpisodeSteps, advantage: Array) -> Array:
 
 
 def _true(w: SpeedWorlds, member: Array) -> SpeedWorld:
-    """The world of a member, -1 = as it is believed to be."""
+    """The world of a member; -1 = the mean belief."""
     return jax.tree.map(lambda m, mean: jnp.where(member < 0, mean, m[member]), w.members, w.believed)
 
 
@@ -289,7 +288,7 @@ def _episodes(
     history: bool,
     own: bool,
 ) -> EpisodeSteps:
-    """Episodes [B, R] of lists in the worlds of these members (-1 = as believed); `own`: weights have a leading B."""
+    """Episodes [B, R] of lists in the worlds of these members (-1 = mean belief); `own`: weights have a leading B."""
 
     def repeated(weights: Any, member: Array, one: JobLists, key: Array) -> EpisodeSteps:
         keys = jax.random.split(key, repeats)
@@ -302,7 +301,7 @@ def _episodes(
 
 @eqx.filter_jit
 def mean_cost(weights: eqx.nn.MLP, w: SpeedWorlds, which: Array, batch: JobLists, rounds: int, history: bool) -> Array:
-    """Mean cost of a job, in rounds, where the most likely actions are taken; lists in the worlds of these members."""
+    """Mean cost of a job in rounds under the most likely actions, for lists in the worlds of these members."""
 
     def one(member: Array, some: JobLists) -> Array:
         key = jax.random.key(0)
@@ -312,7 +311,7 @@ def mean_cost(weights: eqx.nn.MLP, w: SpeedWorlds, which: Array, batch: JobLists
 
 
 def _inner_step(weights: eqx.nn.MLP, steps: EpisodeSteps, advantage: Array) -> eqx.nn.MLP:
-    """One inner step, that can be differentiated."""
+    """The inner step, which can be differentiated."""
     gradient = eqx.filter_grad(_loss)(weights, steps, advantage)
     return eqx.apply_updates(weights, jax.tree.map(lambda g: -INNER_STEP * g, gradient))
 
@@ -320,7 +319,7 @@ def _inner_step(weights: eqx.nn.MLP, steps: EpisodeSteps, advantage: Array) -> e
 def _improve(
     weights: eqx.nn.MLP, state: Any, before: tuple[EpisodeSteps, Array] | None, steps: EpisodeSteps, advantage: Array
 ) -> tuple[eqx.nn.MLP, Any]:
-    """One step of Adam; through the inner step on the episodes `before`, if there was one."""
+    """One step of Adam, through the inner step on the episodes `before` if there was one."""
 
     def loss(weights: eqx.nn.MLP) -> Array:
         if before is None:
@@ -352,7 +351,7 @@ def _one_step(
     repeats: int,
     rounds: int,
 ) -> tuple[eqx.nn.MLP, Any, Array]:
-    """Play, if it is trained so adapt and play again, and improve. One program; also the mean cost of a job."""
+    """One training step as one program: play, for `meta` adapt and play again, improve. Also returns the mean cost."""
     first, second = jax.random.split(key)
     play = partial(_episodes, repeats=repeats, rounds=rounds, history=how == "history")
     played = play(weights, w, which, some, first, own=False)
@@ -381,7 +380,7 @@ def train(
     load: float = 3.0,
     goes_on: Callable[[int], bool] = lambda step: True,
 ) -> TrainedPlacer:
-    """Weights for these worlds; `batch` lists of `jobs` a step, each `repeats` times; while it `goes_on`."""
+    """Weights for these worlds; `batch` lists of `jobs` per step, each `repeats` times, while `goes_on` is true."""
     members = int(w.members.unit_s.shape[0])
     if how not in TRAINING_METHODS:
         raise InputError(f"training is {how!r}", where="how", hint=f"write one of {', '.join(TRAINING_METHODS)}")
@@ -423,6 +422,6 @@ def _adapted(weights: eqx.nn.MLP, w: SpeedWorlds, some: JobLists, key: Array, re
 
 def adapt(weights: eqx.nn.MLP, w: SpeedWorlds, *, seed: int = 0, repeats: int = 8, jobs: int = 24, rounds: int = 60,
           load: float = 3.0) -> eqx.nn.MLP:  # fmt: skip
-    """The one inner step, on episodes in all members at once: what a scheduler does when beliefs have changed."""
+    """The inner step, on episodes in all members at once, for a scheduler whose beliefs have changed."""
     some = job_lists(seed * 10_000 + 9_999, w, int(w.members.unit_s.shape[0]), jobs, load)
     return _adapted(weights, w, some, jax.random.key(seed), repeats, rounds)

@@ -1,22 +1,20 @@
-"""Contention for real: `python -m benchmarks.real_contention [--quick] [--only SECTION …] [--json FILE]`.
+"""Contention on this machine: `python -m benchmarks.real_contention [--quick] [--only SECTION …] [--json FILE]`.
 
     pairs         a kernel that streams through memory and one that computes in its cache, alone and side by side on
-                  cores of one socket: how much longer each takes, in seconds and in time of the processor
-    avoided       jobs of as many streams as computations, the streams first, by policies in turn: makespan, how much of
-                  the streams' time was beside another stream, and what was learned of their demands
+                  cores of one socket: slow-down of each, in seconds and in processor time
+    avoided       jobs of as many streams as computations, the streams first, by policies in turn: makespan, share of
+                  the streams' time beside another stream, and learned demands
     pcie          kernels that copy over a GPU's link (`upload`: memory of the host that the GPU may read by itself;
-                  `move`: NumPy's arrays, there and back) and one that computes on it, alone and side by side on one GPU
-    pcie-avoided  jobs of as many copies as computations on that GPU, the copies first, as above. Demands are what NVML
-                  says of runs of each kernel that had the GPU for themselves. The copies are those that suffered more
-                  from their like
+                  `move`: NumPy's arrays, to the GPU and back) and one that computes on it, alone and side by side
+    pcie-avoided  jobs of as many copies as computations on that GPU, the copies first, as above. Demands are measured
+                  by NVML while a kernel is alone on the GPU. The copies are of the kind that slows down more beside
+                  itself
 
-As many streams run side by side as there are cores, less one for the pair. Other load of the machine is in the seconds;
-in the time of the processor only as far as it uses memory, too. Unfair to `fifo` and `heft`: the order of tasks is the
-worst for them. Before the rounds that count come some in which the order is drawn, so that all company is met; what is
-learned there is what all policies begin with.
+As many streams run side by side as there are cores, less one for the pair. Seconds include other load of the machine,
+processor time only its use of memory. Unfair to `fifo` and `heft`: the order of tasks is their worst. In earlier rounds
+the order is random, so that all combinations occur; all policies start with the profiles learned there.
 
-A GPU is given two slots for this: two processes, which take turns on it where they compute. Without a GPU, its sections
-are left out.
+The GPU has two slots: two processes, which take turns when they compute. Without a GPU, its sections are left out.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ _kept: dict[str, Any] = {}  # of a process
 
 
 def stream(repeats: int) -> float:
-    """Two passes over three large arrays: what it waits for is memory."""
+    """Two passes over three large arrays, bound by memory."""
     if "arrays" not in _kept:
         _kept["arrays"] = [np.ones(STREAM_BYTES // 8) for _ in range(3)]
     a, b, c = _kept["arrays"]
@@ -68,7 +66,7 @@ def stream(repeats: int) -> float:
 
 
 def compute(repeats: int) -> float:
-    """Products of matrices that fit into a core's own cache."""
+    """Products of matrices that fit into the cache of a core."""
     a = np.ones((192, 192))
     for _ in range(repeats):
         a = np.tanh(a @ a / 192)
@@ -91,7 +89,7 @@ def upload(repeats: int, size: int) -> float:
 
 
 def move(repeats: int, size: int) -> float:
-    """Copies of an array of NumPy's, to the GPU and back: what becomes of values between kernels."""
+    """Copies of a NumPy array to the GPU and back, like values between kernels."""
     import jax
 
     if "array" not in _kept:
@@ -115,7 +113,7 @@ def multiply(repeats: int, side: int) -> float:
 
 
 def _on_gpu(function: Callable[..., Any]) -> Any:
-    """For a GPU, or an accelerator that is none: JAX finds what there is."""
+    """Add implementations for GPUs and accelerators; JAX uses the device that exists."""
     kernel = sy.kernel(function, device="gpu")
     kernel.implementation(device="accelerator")(function)
     return kernel
@@ -123,7 +121,7 @@ def _on_gpu(function: Callable[..., Any]) -> Any:
 
 @dataclass(frozen=True)
 class Mix:
-    """Kernels that are put side by side, what each is called with, and which of them get in one another's way."""
+    """Kernels that run side by side, their arguments, and which of them contend."""
 
     kernels: Mapping[str, Any]
     calls: Mapping[str, tuple[int, ...]]  # the first number is how often
@@ -131,7 +129,7 @@ class Mix:
     device: str = "cpu"  # implementations that run
 
     def job(self, each: int, order: Callable[[int], Sequence[int]] = range) -> sy.Graph:
-        """So many that contend, then as many others; unless they are put into another order."""
+        """A job of contending tasks, then as many others, or in another order."""
         [other] = set(self.kernels) - {self.contends}
         names = [self.contends] * each + [other] * each
         graph = sy.graph("contended")
@@ -162,7 +160,7 @@ class Bench:
         return Function(kernel.name, digest(code), self.engine.put(code))
 
     def together(self, calls: Sequence[tuple[str, tuple[int, ...]]]) -> Finished:
-        """Run kernels side by side; what came of the first."""
+        """Run kernels side by side; returns the results of the first."""
         numbers = []
         for name, given in calls:
             self.number += 1
@@ -190,7 +188,7 @@ def pairs(
     rounds: int,
     longer: int = 4,
 ) -> dict[str, list[dict[str, float]]]:
-    """Times of kernels alone and beside others, which run for longer, so that they end later; all in turns."""
+    """Times of kernels alone and beside others, which run longer, in turns."""
     found: dict[str, list[dict[str, float]]] = {}
     rng = np.random.default_rng(0)
     for _ in range(rounds):
@@ -238,12 +236,12 @@ def pairs_on_gpu(
 
 
 def lasting(seconds: float, once_s: float) -> int:
-    """Repeats that take so long."""
+    """The number of repeats that take so long."""
     return max(round(seconds / once_s), 1)
 
 
 def pairs_table(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
-    """Medians, and ratios to the times alone."""
+    """A table of medians, and of ratios to the times alone."""
     made = Table(
         title=f"{len(next(iter(found.values())))} rounds, in turns: medians, and ratios to alone (95% interval)"
     )
@@ -259,13 +257,13 @@ def pairs_table(found: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
 
 
 def slower(found: Mapping[str, Sequence[Mapping[str, float]]], name: str, other: str) -> float:
-    """Time of a kernel beside another, over that alone: medians."""
+    """Median time of a kernel beside another over that alone."""
     beside, alone = (found[case] for case in (f"{name} beside {other}", f"{name} alone"))
     return float(np.median([one["seconds"] for one in beside]) / np.median([one["seconds"] for one in alone]))
 
 
 def measured(cluster: sy.Cluster, graph: sy.Graph, contends: str) -> dict[str, float]:
-    """Makespan, processor time, and how much of the time of what contends was beside its like."""
+    """Makespan, processor time, and the share of the contending kernels' time beside their own kind."""
     done = cluster.submit(graph)
     done.result()
     ran = [(run.kernel.name, run.attempts[-1]) for run in done._state.runs]
@@ -284,7 +282,7 @@ Runs = list[tuple[str, float, float]]  # kernel, when it began, seconds
 
 
 def in_any_order(mix: Mix, each: int, rounds: int) -> Callable[[sy.Cluster], Runs]:
-    """Learning from mixed company: jobs whose order is drawn."""
+    """Learn profiles from jobs in random order."""
     rng = np.random.default_rng(1)
 
     def learn(cluster: sy.Cluster) -> Runs:
@@ -300,7 +298,7 @@ def in_any_order(mix: Mix, each: int, rounds: int) -> Callable[[sy.Cluster], Run
 
 
 def one_by_one(mix: Mix, runs: int) -> Callable[[sy.Cluster], Runs]:
-    """Learning from what the machine tells of runs that are alone; the first two compile."""
+    """Learn profiles from counters of runs alone; the first two compile."""
 
     def learn(cluster: sy.Cluster) -> Runs:
         for name, kernel in mix.kernels.items():
@@ -323,7 +321,7 @@ def avoided(
     names: Sequence[str],
     kept: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Policies in turns; all begin with what was learned before. `kept` is told after every round."""
+    """Run policies in turns, all with the learned profiles. `kept` is called after every round."""
     rng = np.random.default_rng(1)
     figures: dict[str, Any] = {name: [] for name in names}
     with ExitStack() as stack:
@@ -349,7 +347,7 @@ def avoided(
 
 
 def avoided_table(figures: Mapping[str, Any], names: Sequence[str], contends: str) -> Table:
-    """Against the first policy."""
+    """A table relative to the first policy."""
     first = names[0]
     made = Table(title=f"{len(figures[first])} rounds, in turns: medians, and ratios to {first} (95% interval)")
     for title in ("", "makespan, s", f"/ {first}", f"{contends} beside {contends}", "kernels, s"):
@@ -383,11 +381,11 @@ def shared_gpu() -> sy.Topology | None:
 
 
 def main() -> None:
-    """Measure, and say what company costs."""
+    """Measure and print slow-downs."""
     taken = parser(__doc__ or "", SECTIONS)
-    taken.add_argument("--policies", nargs="+", default=POLICIES, help="the first is what others are compared with")
-    taken.add_argument("--rounds", type=int, help="of pairs, and of jobs")
-    taken.add_argument("--each", type=int, default=EACH, help="kernels of a kind in a job, for each core")
+    taken.add_argument("--policies", nargs="+", default=POLICIES, help="the first is the reference")
+    taken.add_argument("--rounds", type=int, help="rounds of pairs and of jobs")
+    taken.add_argument("--each", type=int, default=EACH, help="kernels of each kind in a job, per core")
     taken.add_argument("--learning", type=int, default=LEARNING, help="rounds before those that count")
     options = taken.parse_args()
     out, figures = Console(), {}

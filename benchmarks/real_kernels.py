@@ -2,13 +2,12 @@
 
     policies    jobs of three applications (examples/), submitted at once: makespan and mean completion by policy
     others      the same graphs, with Dask (distributed, processes on this machine) and plain Ray tasks, where installed
-    prediction  makespans that the simulator predicts from what was learned in the rounds before, against those measured
+    prediction  makespans that the simulator predicts with the profiles of earlier rounds, against the measured ones
 
-Everybody has as many processes as the machine has cores; all take turns, in an order drawn for each round. Unfair to
-Dask and Ray: they are told nothing of kernels and use CPUs only, while Symphony has learned times in the rounds before,
-and uses GPUs where there are any. Unfair to Symphony: its processes are pinned, which on a busy machine is a handicap.
-Dask gives freed memory back to the system at once, which would make kernels that make arrays several times slower; that
-is switched off.
+All have as many processes as the machine has cores, and take turns in an order drawn for each round. Unfair to Dask and
+Ray: they know nothing of the kernels and use CPUs only, while Symphony has learned times in earlier rounds, and uses
+GPUs. Unfair to Symphony: its processes are pinned, a disadvantage on a busy machine. By default, Dask returns freed
+memory to the system at once, which makes kernels with arrays several times slower; that is switched off.
 """
 
 from __future__ import annotations
@@ -44,31 +43,31 @@ from symphony.simulator.scenarios import CALM, draw
 SECTIONS = ("policies", "others", "prediction")
 POLICIES = ("fifo", "heft", "eft-belief", "symphony", "symphony-late")
 QUICK_POLICIES = ("fifo", "eft-belief")
-FIRST = "fifo"  # what all others are compared with
+FIRST = "fifo"  # the reference of ratios
 ROUNDS, QUICK_ROUNDS = 10, 2
 AIM = 0.10  # of the error of a prediction
-DRAWS = 8  # runs that a prediction is the mean of
+DRAWS = 8  # simulated runs of a prediction
 
 
 def call(function: Callable[..., Any], head: bytes, buffers: Sequence[bytes], *inputs: Any) -> Any:
-    """What a process of Dask or Ray runs: arguments as Symphony sends them, with what other tasks made."""
+    """What a process of Dask or Ray runs: arguments as Symphony sends them, with results of other tasks."""
     args, kwargs = unpickled(head, buffers, inputs)
     return function(*args, **kwargs)
 
 
 class Others(ABC):
-    """Something else that runs graphs: submits tasks one by one, each with those it reads from."""
+    """Another system that runs graphs: submits tasks one by one, with their inputs."""
 
     @abstractmethod
     def send(self, function: Callable[..., Any], head: bytes, buffers: list[bytes], inputs: list[Any]) -> Any:
-        """Submit a task; gives what stands for its value."""
+        """Submit a task; returns a reference to its value."""
 
     @abstractmethod
     def wait(self, last: Sequence[Any], done: Callable[[int], None]) -> None:
-        """Wait for the last task of each job, and say when each is there."""
+        """Wait for the last task of each job; returns the times of their ends."""
 
     def run(self, jobs: Sequence[sy.Graph], counts: bool) -> Round:
-        """All jobs at once."""
+        """Submit all jobs at once."""
         began = time.monotonic()
         last = []
         for graph in jobs:
@@ -102,11 +101,11 @@ class Dask(Others):
         self.client = stack.enter_context(Client(stack.enter_context(cluster)))
 
     def send(self, function: Callable[..., Any], head: bytes, buffers: list[bytes], inputs: list[Any]) -> Any:
-        """Not pure: what was computed in the round before must not be taken from there."""
+        """Submit as impure: results of earlier rounds must not be reused."""
         return self.client.submit(call, function, head, buffers, *inputs, pure=False)
 
     def wait(self, last: Sequence[Any], done: Callable[[int], None]) -> None:
-        """By callbacks, each of them counted."""
+        """Wait by callbacks, which are counted."""
         left = threading.Semaphore(0)
 
         def finished(number: int) -> Callable[[Any], None]:
@@ -135,7 +134,7 @@ class Ray(Others):
         return self.remote.remote(function, head, buffers, *inputs)
 
     def wait(self, last: Sequence[Any], done: Callable[[int], None]) -> None:
-        """Whichever is first."""
+        """Wait for whichever ends first."""
         left = list(last)
         while left:
             [ready], left = self.ray.wait(left, num_returns=1)
@@ -144,7 +143,7 @@ class Ray(Others):
 
 
 def predicted(cluster: sy.Cluster, workload: Workload, policy: OneOf) -> float:
-    """Makespan in the simulator, with times that differ as they were seen to, and decisions that take as long."""
+    """Makespan in the simulator, with the observed noise of times and latency of decisions."""
     as_here = replace(CALM, latency_s=think_s(cluster), work_noise=noise(cluster))
     slots = len(workload.jobs)
     drawn = [draw(cluster.topology, workload, seed, as_here, job_slots=slots) for seed in range(DRAWS)]
@@ -152,20 +151,20 @@ def predicted(cluster: sy.Cluster, workload: Workload, policy: OneOf) -> float:
 
 
 def noise(cluster: sy.Cluster) -> float:
-    """Deviation of the logarithm of a kernel's time from run to run: of a second of work of any kernel."""
+    """Deviation of the logarithm of run times, over all kernels, weighted by their seconds."""
     known = [timing for timing in cluster.profiles.values() if timing.runs]
     weights = [timing.runs * timing.fixed_s for timing in known]
     return float(np.average([timing.noise_std for timing in known], weights=weights))
 
 
 def think_s(cluster: sy.Cluster) -> float:
-    """Seconds that a decision took, on average."""
+    """Mean seconds of a decision."""
     counted = cluster.statistics
     return float(np.sum(counted.latency_s)) / max(counted.decisions, 1)
 
 
 class Ours:
-    """Symphony with one policy, and what the simulator expects of its next round."""
+    """Symphony with one policy, and the simulator's prediction of its next round."""
 
     def __init__(self, cluster: sy.Cluster, policy: OneOf | None) -> None:
         self.cluster, self.policy = cluster, policy  # None: nothing is predicted
@@ -173,16 +172,16 @@ class Ours:
         self.expected_s: list[list[float]] = []
 
     def run(self, jobs: Sequence[sy.Graph], counts: bool) -> Round:
-        """First expect, if the round counts, then run."""
+        """Predict, if the round counts, then run."""
         if self.policy is not None and self.known and counts:
             self.expected_s.append([predicted(self.cluster, known, self.policy) for known in self.known])
         done = run(self.cluster, jobs)
         self.known = [self.cluster.workload(done.jobs, held=held) for held in (True, False)]
-        return replace(done, jobs=())  # which hold all that they were given
+        return replace(done, jobs=())  # which hold their arguments
 
 
 def compete(parts: Mapping[str, Any], jobs: Sequence[sy.Graph], count: int, warm_up: int) -> Iterator[dict[str, Round]]:
-    """Rounds in which all take their turn, after some in which processes import what they need."""
+    """Rounds in which all take turns, after warm-up rounds."""
     rng = np.random.default_rng(0)
     for number in range(warm_up + count):
         counts = number >= warm_up
@@ -192,14 +191,14 @@ def compete(parts: Mapping[str, Any], jobs: Sequence[sy.Graph], count: int, warm
 
 
 def main() -> None:
-    """Measure, and say who is how much better."""
+    """Measure and print."""
     taken = parser(__doc__ or "", SECTIONS)
     taken.add_argument("--rounds", type=int, help="how many")
     taken.add_argument("--warm-up", type=int, default=WARM_UP, help="rounds before those that count")
     taken.add_argument("--seconds", type=float, default=math.inf, help="begin no round later than this")
     options = taken.parse_args()
     began_s, out = time.monotonic(), Console()
-    jax.config.update("jax_platforms", "cpu")  # this process only decides: GPUs are for the kernels
+    jax.config.update("jax_platforms", "cpu")  # this process only decides: the GPUs are for kernels
     keep_programs(cache())
     os.environ.update(ONE_THREAD)
     count = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
@@ -227,7 +226,7 @@ def main() -> None:
         for one in compete(parts, jobs, count, warm_up):
             measured.append(one)
             expected = {name: parts[name].expected_s for name in found if predict}
-            keep(  # now: whoever is stopped has the rounds until then
+            keep(  # after each round, so that a stopped run has the rounds so far
                 options.json,
                 before=before,
                 devices=[device.name for device in topology.devices],
@@ -248,12 +247,12 @@ def main() -> None:
 
 
 def one_round(measured: Round) -> dict[str, Any]:
-    """For the file."""
+    """A round for the file."""
     return {name: value for name, value in asdict(measured).items() if name != "jobs"}
 
 
 def makespans(measured: Sequence[Mapping[str, Round]], names: Sequence[str]) -> Table:
-    """Medians, and ratios round by round with 95% intervals."""
+    """A table of medians, and of ratios by round with 95% intervals."""
     made = Table(title=f"{len(measured)} rounds, in turns: medians, and ratios to {FIRST} (95% interval)")
     for title in ("", "makespan, s", f"/ {FIRST}", "mean completion, s", f"/ {FIRST}"):
         made.add_column(title, justify="right" if title else "left")
@@ -267,7 +266,7 @@ def makespans(measured: Sequence[Mapping[str, Round]], names: Sequence[str]) -> 
 
 
 def errors(measured: Sequence[Mapping[str, Round]], expected: Mapping[str, Sequence[Sequence[float]]]) -> Table:
-    """Of the predictions, round by round; and of those with the times of kernels only, without what is around them."""
+    """Errors of predictions by round, also of those with times of kernels only, without overheads."""
     made = Table(title=f"Makespan that the simulator predicts, against that measured (aim: {AIM:.0%})")
     for title in ("", "predicted, s", "measured, s", "median error", "median of its size", "", "kernels only"):
         made.add_column(title, justify="right" if title else "left")

@@ -1,18 +1,17 @@
-"""Hidden tenants for real: `python -m benchmarks.real_tenants [--quick] [--only SECTION …] [--json FILE]`.
+"""Hidden tenants as real processes: `python -m benchmarks.real_tenants [--quick] [--only SECTION …] [--json FILE]`.
 
     halves  the cores of this machine as two devices; a tenant that computes on the cores of one half
     gpu     all cores and one GPU; a tenant that computes on the GPU, and one on half of the cores
 
-Tenants are processes that Symphony did not start and is not told of. They go on and off, on a schedule that is drawn
-for each round. Jobs of real kernels arrive during a round. The same rounds are run, in turns, by earliest finish with
+Tenants are processes that Symphony does not know. They switch on and off on a schedule drawn for each round, in which
+jobs of real kernels arrive. The same rounds are run, in turns, by earliest finish with
 
-    none    no readings: others are believed to be what is typical; times of kernels are learned as they come
-    belief  what Symphony believes from the kernel's figures, NVML and its own run times
-    exact   the true load by the tenants, at this moment
+    none    no readings: the typical load is assumed; times of kernels are learned as observed
+    belief  Symphony's belief from the kernel's figures, NVML and its own run times
+    exact   the true present load by the tenants
 
-and makespan and mean completion are compared round by round. The load that is believed is compared with the true one,
-twenty times a second. Unfair to `exact`: it knows the present, not the future. What a tenant takes of a row is what it
-asks for: a processor or a GPU all the time.
+and makespan and mean completion are compared by round. The belief is compared with the true load twenty times a second.
+Unfair to `exact`: it does not know the future. The true load of a tenant that is on is a whole processor or GPU.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from symphony.problem.topology import Device, DeviceKind, Hop, Resource
 
 SECTIONS = ("halves", "gpu")
 MODES = ("none", "belief", "exact")
-WARM_UP = 3  # rounds without tenants, in which times are learned
-JOBS, STAGES = 6, 3  # of a round; tasks of a stage need all of the one before
+WARM_UP = 3  # rounds without tenants, to learn times
+JOBS, STAGES = 6, 3  # of a round; tasks of a stage need all tasks of the previous one
 ON_S, OFF_S = 3.0, 3.0  # mean lengths of phases
 TASK_S, GPU_TASK_S = 0.08, 0.02  # of a task, on a core where there is no GPU, and on a GPU
 GPU_REPEATS = 12  # products, in that time on an H200
@@ -55,15 +54,15 @@ SIDE = 8192  # of a matrix on the GPU
 
 @dataclass
 class Tenant:
-    """Processes that load rows, while they are on."""
+    """Processes that load rows while they are on."""
 
-    rows: dict[int, float]
+    rows: dict[int, float]  # load by row
     processes: list[subprocess.Popen[str]]
     on: bool = False
 
     @classmethod
     def started(cls, stack: ExitStack, rows: dict[int, float], cpus: Sequence[int] = ()) -> Tenant:
-        """One that computes on these cores; without any, on the GPU."""
+        """Start a tenant that computes on these cores; without any, on the GPU."""
         processes = []
         for cpu in cpus or (-1,):
             command = [sys.executable, "-m", "benchmarks.real_tenants", "--tenant", str(cpu)]
@@ -84,7 +83,7 @@ class Tenant:
 
 
 def tenant(cpu: int) -> None:
-    """A tenant's own process. It works while the last line that it read was `on`."""
+    """The process of a tenant. It works while the last line that it read was `on`."""
     if cpu >= 0:
         os.sched_setaffinity(0, [cpu])
     state = {"on": False, "over": False}
@@ -158,7 +157,7 @@ class Setting:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """The least of three."""
+    """The shortest of three times."""
     found = []
     for _ in range(3):
         began = time.monotonic()
@@ -168,7 +167,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def phases(rng: np.random.Generator, tenants: int, seconds: float) -> list[tuple[float, int, bool]]:
-    """When which tenant goes on or off."""
+    """Times at which tenants switch on or off."""
     found = []
     for number in range(tenants):
         on, now = bool(rng.integers(2)), 0.0
@@ -180,7 +179,7 @@ def phases(rng: np.random.Generator, tenants: int, seconds: float) -> list[tuple
 
 
 def run(setting: Setting, cluster: sy.Cluster, schedule: Sequence[tuple[float, int, bool]], errors: list[Any]) -> Round:
-    """One round: jobs arrive one after another, while tenants go on and off."""
+    """One round: jobs arrive one after another, while tenants switch on and off."""
     over = threading.Event()
     began = time.monotonic()
 
@@ -211,7 +210,7 @@ def run(setting: Setting, cluster: sy.Cluster, schedule: Sequence[tuple[float, i
 
 
 def clusters(setting: Setting, stack: ExitStack) -> dict[str, sy.Cluster]:
-    """One for each mode; none knows what the others have learned."""
+    """A cluster for each mode, with profiles of its own."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     found = {}
     for mode in MODES:
@@ -229,15 +228,14 @@ def exact(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Blind:
-    """Takes in no run, and says that nobody is there: times are learned as they come."""
+    """Ignores runs, and believes that there are no others: observed times are taken as isolated."""
 
     reads, weighed = False, ()
 
     def __init__(self, background: Any) -> None:
         self._none = np.zeros_like(background.believed(0.0)[0])
 
-    def ran(self, *_: object) -> None:
-        """Nothing."""
+    def ran(self, *_: object) -> None: ...
 
     def believed(self, now_s: float) -> tuple[np.ndarray, np.ndarray]:
         return self._none, self._none
@@ -337,7 +335,7 @@ def main() -> None:
         return
     out = Console(width=100)
     rounds = 2 if options.quick else 1000
-    jax.config.update("jax_platforms", "cpu")  # this process only decides: GPUs are for the kernels
+    jax.config.update("jax_platforms", "cpu")  # this process only decides: the GPUs are for kernels
     found = {}
     for section in options.only:
         found[section] = measure(section, rounds, options.seconds, out)

@@ -1,4 +1,4 @@
-"""What the service stands: `python -m benchmarks.service [--quick] [--json FILE] [--kills N] [--only SECTION…]`.
+"""Load and kills of the service: `python -m benchmarks.service [--quick] [--json FILE] [--kills N] [--only SECTION…]`.
 
     submit    jobs of one no-op submitted at a steady rate to a real `symphony serve`, each as soon as its time has
               come (late ones are counted from when they were due); how long each took to be accepted, and whether
@@ -39,8 +39,7 @@ SECTIONS = ("submit", "replay", "kills")
 
 
 @sy.kernel
-def nothing():
-    """The kernel."""
+def nothing(): ...
 
 
 @sy.kernel
@@ -60,7 +59,7 @@ def serve(state: Path) -> Serve:
 
 
 def measure_submit(folder: Path, rate: float, seconds: float, threads: int = 8) -> dict[str, Any]:
-    """Jobs at a steady rate, whatever the answers take."""
+    """Submit jobs at a steady rate, however long the answers take."""
     serving = serve(folder / "submit")
     graph = sy.graph("nothing")
     graph.task(nothing)
@@ -121,7 +120,7 @@ def measure_submit(folder: Path, rate: float, seconds: float, threads: int = 8) 
 
 
 def measure_replay(folder: Path, events: int) -> dict[str, Any]:
-    """Restart of a long journal: how long until its state is known."""
+    """Seconds to restore the state from a long journal."""
     database = open_database("", folder / "replay")
     jobs, tasks = events // 10, 8
     ran = {"name": "step-0", "device": "here/cpu", "sent_s": 1e9, "began_s": 1e9, "ready_s": 1e9, "seconds": 0.01}
@@ -150,7 +149,7 @@ def measure_replay(folder: Path, events: int) -> dict[str, Any]:
 
 
 def measure_kills(folder: Path, kills: int, seed: int, parallel: int, seconds: float) -> dict[str, Any]:
-    """Several services side by side, each killed again and again; none is started any more after so many seconds."""
+    """Several services side by side, each killed repeatedly; none is started after the given seconds."""
     deadline = time.monotonic() + seconds
     with ThreadPoolExecutor(parallel) as pool:
         shares = [kills // parallel + (number < kills % parallel) for number in range(parallel)]
@@ -169,7 +168,7 @@ def measure_kills(folder: Path, kills: int, seed: int, parallel: int, seconds: f
 
 
 def kill_one(folder: Path, kills: int, seed: int, deadline: float) -> dict[str, Any]:
-    """One service killed again and again, with jobs submitted in between."""
+    """Kill one service repeatedly, with jobs submitted in between."""
     folder.mkdir()
     state, ran, rng = folder / "kills", folder / "ran", random.Random(seed)
     accepted: list[int] = []
@@ -223,15 +222,15 @@ def main() -> None:
     import argparse
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="measure these only")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="measure only these")
     parser.add_argument("--quick", action="store_true", help="20 s, 100,000 events, 3 kills")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures")
     parser.add_argument("--rate", type=float, default=100.0, help="jobs a second")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=1_000)
     parser.add_argument("--parallel", type=int, default=1, help="services that are killed, side by side")
-    parser.add_argument("--kill-seconds", type=float, default=float("inf"), help="no service is started any more then")
+    parser.add_argument("--kill-seconds", type=float, default=float("inf"), help="start no service later than this")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.quick:

@@ -1,4 +1,4 @@
-"""How fast the simulator is: `python -m benchmarks.simulator [--quick] [--json FILE]`.
+"""Speed of the simulator: `python -m benchmarks.simulator [--quick] [--json FILE]`.
 
 An event is an arrival, a decision, or any other event of docs/concepts/simulation.md; a gang's start, its leaving and
 zero-time steps are not counted. Every run has all features on: gangs of two among the kernels, transfers, FPGAs,
@@ -177,7 +177,7 @@ def measure(batch: ScenarioArrays, policy: Policy, steps: int, seconds: float) -
 
 
 def plain_python(one: Scenario, seconds: float) -> dict[str, float]:
-    """Events per second of the obvious simulator, its checks off."""
+    """Events per second of the plain Python simulator, without its checks."""
     from tests.simulator.reference import Reference, fifo
 
     world = Reference(one)
@@ -191,7 +191,6 @@ def plain_python(one: Scenario, seconds: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print, keep."""
     args = arguments("How fast the simulator is.", ("parallel", "python", "devices", "tasks", "jobs"))
     gpu = jax.default_backend() != "cpu"
     seconds = 1.0 if args.quick else 2.0
@@ -200,7 +199,7 @@ def main() -> None:
     console = Console(width=120)
     figures: dict[str, Any] = {}
 
-    # Kept after every figure, so that a run that is cut short loses nothing.
+    # Stored after every figure, so that a stopped run loses nothing.
     if "parallel" in args.only:
         for got in parallel(console, distinct, args.quick, gpu, seconds):
             figures.setdefault("parallel", []).append(got)
@@ -255,7 +254,7 @@ def main() -> None:
 def parallel(
     console: Console, distinct: ScenarioArrays, quick: bool, gpu: bool, seconds: float
 ) -> Iterator[dict[str, Any]]:
-    """Many scenarios side by side."""
+    """Measure many scenarios side by side."""
     sizes = [1, 64] if quick else [1, 64, 1024, 8192, *([12288, 32768] if gpu else [])]
     policies: list[Policy] = [ShortestQueue()] if quick else [ShortestQueue(), EftBelief()]
     table = Table(title=f"Scenarios side by side: 32 devices x 128 tasks, all features on ({machine()['device']})")

@@ -27,7 +27,7 @@ _CODELETS: Mapping[str, Mapping[str, tuple[str, int]]] = {
 
 
 def _cholesky_calls(n: int) -> Iterator[TileOperation]:
-    """In the order of StarPU 1.3's example, which updates diagonal tiles with the product of tiles, too (no syrk)."""
+    """In the order of StarPU 1.3's example, which uses gemm for diagonal tiles, too (no syrk)."""
     for k in range(n):
         diagonal = ("A", k, k)
         yield TileOperation("potrf", (k,), (diagonal,), (diagonal,))
@@ -59,7 +59,7 @@ def _cholesky_priority(call: TileOperation, n: int) -> float:
 
 
 def _lu_priority(call: TileOperation, n: int) -> float:
-    """The example marks what the next step begins with."""
+    """As in the example: tasks with which the next step begins are urgent."""
     step = call.index[-1] if call.kernel in ("getrf", "gemm") else min(call.index)
     return float(max(call.index) <= step + 1)
 

@@ -54,7 +54,7 @@ WITHOUT_JAX = ("validate", "show", "stat")
 # CPU seconds, first time and again.
 TARGETS = {"local": (6.0, 1.5), "compare": (12.0, 2.0), "explain": (10.0, 3.0)} | dict.fromkeys(WITHOUT_JAX, (0.6, 0.6))
 REPEATS = 5
-# Run by a process that waits for the command: the sum over all children of this one would hold earlier commands too.
+# Run in a process of its own: the sum over all children of this process would include earlier commands.
 MEASURE = """
 import json, resource, subprocess, sys
 done = subprocess.run([sys.executable, *sys.argv[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

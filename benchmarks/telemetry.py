@@ -1,21 +1,20 @@
-"""How far counters are off, and how much of that inference takes away: `python -m benchmarks.telemetry [--quick] …`.
+"""Errors of multiplexed counters, and their reduction by inference: `python -m benchmarks.telemetry [--quick] …`.
 
-Truth is known slice by slice (4 ms, Linux's turn of a group), is read as Linux would read it, and every method gets the
-same counters and the same time:
+True counts are known for slices of 4 ms (Linux's turn of a group) and read as by Linux. Every method has the same
+counters and the same time:
 
 * Linux scaling: all wanted events in turn, count × enabled / running;
-* by instructions: the same, scaled by the instructions that a group saw against those of the window;
+* by instructions: the same, scaled by the window's instructions over those counted with the group;
 * cleaner: Linux scaling, then outliers replaced and gaps filled from neighbours, after CounterMiner;
-* basis only: what is a sum of others is not counted but added up, Linux scaling for the rest;
+* basis only: sums of other events are added up instead of counted, with Linux scaling for the rest;
 * ours without identities, and ours.
 
-An error is |estimate − truth| over the truth, or over 5% of the event's mean where the truth is less; instructions,
-which have a counter of their own, are not among the scored. Whole runs are scored, too: errors of windows that all lean
-to one side add up there.
+An error is |estimate − truth| over the truth, or over 5% of the event's mean if that is more. Instructions have a
+counter of their own and are not scored. Whole runs are scored, too, where systematic errors of windows add up.
 
-Unfair to us: real counters also err in ways that nobody simulates. Unfair to Linux scaling: wanted events include sums
-of others, as they do in vendors' metrics, and it is not told. There is no clock in the traces of real programs; a dump
-is stretched to 8 ms (and, in the sweep, to 4 and 16).
+Unfair to us: real counters have errors that are not simulated. Unfair to Linux scaling: wanted events include sums of
+others, as in vendors' metrics, which it does not exploit. Traces of real programs have no clock; a dump is stretched to
+8 ms (in the sweep, also to 4 and 16).
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from tests.telemetry.simulated import SimulatedSource, phases
 
 PROGRAMS = ("python", "xz", "sort")
 RAW = ("ir", "dr", "dw", "i1mr", "d1mr", "d1mw", "ilmr", "dlmr", "dlmw", "bc", "bcm", "bi", "bim")  # callgrind's
-SUMS = {  # what a CPU's listing offers beside them, each a sum of parts
+SUMS = {  # totals as in a CPU's listing, each a sum of parts
     "d1mr": ("llhr", "dlmr"),
     "d1mw": ("llhw", "dlmw"),
     "i1mr": ("llhi", "ilmr"),
@@ -65,12 +64,12 @@ SUMS = {  # what a CPU's listing offers beside them, each a sum of parts
     "bm": ("bcm", "bim"),
 }
 WINDOW, SLICE_S = 25, 0.004
-FLOOR = 0.05  # of an event's mean: what an error is measured against where there was almost nothing
+FLOOR = 0.05  # of an event's mean: least denominator of a relative error
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """True counts, and what is known of them."""
+    """True counts of a program, and the identities between them."""
 
     name: str
     events: tuple[str, ...]  # the first is the instructions, which have a counter of their own
@@ -90,13 +89,13 @@ def summed(total: str, parts: Sequence[str]) -> Identity:
 
 
 def synthetic(seed: int, events: int = 40, windows: int = 100) -> Case:
-    """A program in phases that change while groups take turns."""
+    """A synthetic program, with phases that change while groups take turns."""
     names, truth, sums = phases(events, windows * WINDOW, seed=seed)
     return Case(f"phases {seed}", names, truth, tuple(summed(total, parts) for total, *parts in sums))
 
 
 def program(name: str, slices_per_dump: float = 2.0) -> Case | None:
-    """A real program's exact counts, resampled to equal time; None where there is no trace."""
+    """Exact counts of a real program, resampled to equal times; None without a trace."""
     folder = Path(os.environ.get("SYMPHONY_DATA", "../shared/data")) / "pmu-events" / "traces"
     if not (file := folder / f"{name}.csv.gz").exists():
         return None
@@ -122,7 +121,7 @@ def program(name: str, slices_per_dump: float = 2.0) -> Case | None:
 
 
 def all_programs(slices_per_dump: float = 2.0) -> list[Case]:
-    """Those that there are traces of."""
+    """All programs with traces."""
     return [case for name in PROGRAMS if (case := program(name, slices_per_dump))]
 
 
@@ -135,7 +134,7 @@ def _kinds(level: str) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Counts of every window and wanted event [K, E], as a method has them."""
+    """Estimates of a method for every window and wanted event [K, E]."""
 
     estimate: Floats
     lower: Floats | None = None
@@ -146,7 +145,7 @@ class Result:
 
 
 def read(case: Case, groups: Sequence[Sequence[str]], **errors: Any) -> Recording:
-    """What Linux reads when groups take turns."""
+    """Linux's readings when groups take turns."""
     source = SimulatedSource(case.events, case.truth, tuple(map(tuple, groups)), WINDOW, SLICE_S, **errors)
     return record(source.samples())[""]
 
@@ -157,7 +156,7 @@ def in_turn(case: Case, events: Sequence[str], counters: int) -> list[tuple[str,
 
 
 def scaled(recording: Recording, by: str | None = None) -> dict[str, Floats]:
-    """Counts scaled up by time, or by the count of an event that every group has."""
+    """Counts scaled up by time, or by the count of an event in every group."""
     counts = recording.scaled
     found = {column.event: counts[:, c] for c, column in enumerate(recording.columns)}
     if by is None:
@@ -172,7 +171,7 @@ def scaled(recording: Recording, by: str | None = None) -> dict[str, Floats]:
 
 
 def ordered(case: Case, counts: Mapping[str, Floats]) -> Floats:
-    """Wanted events side by side; a window in which an event had no turn is as the one before."""
+    """Wanted events side by side; a window without a reading has the value of the previous one."""
     found = np.stack([counts[event] for event in case.wanted], axis=1)
     for k in range(len(found)):
         found[k] = np.where(np.isfinite(found[k]), found[k], found[k - 1] if k else 0.0)
@@ -208,12 +207,12 @@ def cleaner(case: Case, counters: int, **errors: Any) -> Result:
 
 
 def audit(case: Case, counters: int, claims: Sequence[Identity], **errors: Any) -> tuple[gate.Verdict, ...]:
-    """A run in which everything is counted, to see which identities hold."""
+    """A run that counts all events, to test identities."""
     return gate.check_identities(claims, read(case, in_turn(case, case.wanted, counters), **errors))
 
 
 def counted(case: Case, counters: int, identities: Sequence[Identity], repeats: int) -> list[tuple[str, ...]]:
-    """Groups for what has to be counted if some identities hold."""
+    """Groups of the events to count if some identities hold."""
     net = bayes_net.build(case.events, identities)
     events = {name: Event(name, fixed=0 if name == case.events[0] else None) for name in case.events}
     made = plan(case.wanted, net, events, Pmu("", counters, 1), anchors=case.events[:1], repeats=repeats)
@@ -232,7 +231,7 @@ def basis_only(case: Case, counters: int, **errors: Any) -> Result:
 
 
 def ours(case: Case, counters: int, claims: Sequence[Identity] | None = None, **errors: Any) -> Result:
-    """The posterior; identities from an audit, a run before this one."""
+    """The posterior, with identities tested in an earlier run."""
     claims = case.identities if claims is None else claims
     verdicts = audit(case, counters, claims, **errors)
     groups = counted(case, counters, gate.accepted(verdicts), repeats=2)
@@ -242,12 +241,12 @@ def ours(case: Case, counters: int, claims: Sequence[Identity] | None = None, **
 
 
 def without_identities(case: Case, counters: int, **errors: Any) -> Result:
-    """The posterior of every event by itself."""
+    """The posterior without identities."""
     return ours(case, counters, claims=(), **errors)
 
 
 def of_a_log(case: Case, counters: int, **errors: Any) -> Result:
-    """The posterior of what Linux scaling is given: nothing is counted twice, and no identity is known."""
+    """The posterior from the readings of Linux scaling: no event is counted twice, no identity is known."""
     groups = in_turn(case, case.wanted, counters)
     found = infer(Model(CATALOGUE, identities=()), read(case, groups, **errors))
     return intervals(case, found, len(groups), ())
@@ -273,7 +272,6 @@ METHODS: dict[str, Callable[..., Result]] = {
 
 
 def score(case: Case, result: Result) -> dict[str, float]:
-    """Errors against the truth."""
     windows = len(case.truth) // WINDOW
     truth = case.truth[: windows * WINDOW].reshape(windows, WINDOW, -1).sum(axis=1)[:, 1:]
     size = np.maximum(np.maximum(truth, FLOOR * truth.mean(axis=0)), 1.0)
@@ -302,7 +300,7 @@ Figures = list[dict[str, Any]]
 def compared(
     cases: Sequence[Case], counters: int, methods: Mapping[str, Callable[..., Result]] | None = None
 ) -> Figures:
-    """Every method on every case."""
+    """Evaluate every method on every case."""
     found = []
     for case in cases:
         for name, method in (methods or METHODS).items():
@@ -360,7 +358,7 @@ def _or_blank(value: float, form: str) -> str:
 
 
 def corrupted(seeds: Sequence[int], counters: int) -> Figures:
-    """Two identities are made wrong: are they named, and what do they cost?"""
+    """Falsify two identities: whether they are rejected, and the cost."""
     found = []
     for seed in seeds:
         case = synthetic(seed)
@@ -369,7 +367,7 @@ def corrupted(seeds: Sequence[int], counters: int) -> Figures:
         claims = []
         for number, identity in enumerate(case.identities):
             (total, one), *parts = identity.terms
-            # One part counts half as much again, or an event of another family takes its place.
+            # One part counts half more, or is replaced by an event of another family.
             if number in bad and number % 2:
                 parts[0] = (parts[0][0], -1.5)
             elif number in bad:
@@ -396,7 +394,7 @@ def corrupted(seeds: Sequence[int], counters: int) -> Figures:
 
 
 def cost(events: int, cpus: int, windows: int) -> dict[str, float]:
-    """Seconds of one window's inference, for all CPUs together."""
+    """Seconds of the inference of one window for all CPUs."""
     case = synthetic(0, events, windows)
     verdicts = audit(case, 4, case.identities)
     groups = counted(case, 4, gate.accepted(verdicts), repeats=2)
@@ -420,7 +418,7 @@ def cost(events: int, cpus: int, windows: int) -> dict[str, float]:
 
 
 def in_simulator(scenarios: int, seconds: float) -> dict[str, float]:
-    """What a step of the simulator costs with inference, and with counters that are read and forgotten."""
+    """Time of a simulator step with inference, and with counters that are read but not used."""
     import jax
 
     from benchmarks import simulator
@@ -445,7 +443,7 @@ def in_simulator(scenarios: int, seconds: float) -> dict[str, float]:
 
 
 def end_to_end(seeds: int, jobs: int, noises: Sequence[float]) -> Figures:
-    """Mean completion time of earliest-finish under raw readings, corrected ones, and the truth."""
+    """Mean completion time of earliest finish with raw readings, corrected ones, and true loads."""
     import symphony as sy
 
     found = []
@@ -478,7 +476,6 @@ def end_to_end(seeds: int, jobs: int, noises: Sequence[float]) -> Figures:
 
 
 def main() -> None:
-    """Measure, print, keep."""
     args = arguments(
         "How far counters are off, and what inference takes away.",
         ("phases", "programs", "log", "corrupted", "events", "counters", "stretch", "cost", "simulator", "end"),
@@ -487,7 +484,7 @@ def main() -> None:
     figures: dict[str, Any] = {}
     quick = args.quick
     if quick:
-        compile_quickly()  # it is compilation that takes the time; speeds of simulators say nothing then
+        compile_quickly()  # most of the time is compilation; speeds of simulators are meaningless then
     seeds = range(2 if quick else 20)
     programs = all_programs()
     few = {name: METHODS[name] for name in ("Linux scaling", "basis only", "ours")}

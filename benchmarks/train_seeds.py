@@ -1,7 +1,7 @@
-"""Trainings that differ in nothing but their seeds, side by side in one compiled program: for ablations.
+"""Trainings that differ in their seeds only, side by side in one compiled program, for ablations.
 
-Each takes the scenarios, and draws the numbers, that it would take and draw by itself; one program is compiled for all,
-and an accelerator that one training leaves half idle is full.
+Each has the scenarios and random numbers that it would have alone. One program is compiled for all, and an accelerator
+is used fully that one training would leave half idle.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from symphony.problem.objective import MEAN_ONLY
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 
-SEED_AXIS = "seeds"  # the axis
+SEED_AXIS = "seeds"
 
 
 def train_seeds(
@@ -54,48 +54,48 @@ def train_seeds(
     tell: Callable[[list[list[TrainingRound]]], None] | None = None,
     turn: AbstractContextManager[Any] | None = None,
 ) -> tuple[list[Learned], list[list[TrainingRound]]]:
-    """Train once for each seed, on what `draw` made. Returns the weights at the end, and what was told of each round.
+    """Train once for each seed, on the scenarios of `draw`. Returns the final weights and the summaries of rounds.
 
-    Seconds and rates of a round are a training's share of them. `tell` hears after each look at validation scenarios.
-    `turn`, a lock say, is entered between compiling and the first round: others may compile while one trains.
+    Seconds and rates of a round are a training's share of them. `tell` is called after each validation. `turn`, such as
+    a lock, is entered between compiling and the first round: others may compile meanwhile.
     """
     contention = contention or Bottleneck()
     sloped = slopes(telemetry_gradient)
     each = [initial_state(Network(jax.random.key(seed), sizes), method) for seed in seeds]
-    positions = jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *each)
+    states = jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *each)
     history: list[list[TrainingRound]] = [[] for _ in seeds]
 
-    def lesson(number: int) -> tuple[Any, ...]:
-        """What a round takes, but for where training stands."""
+    def round_arguments(number: int) -> tuple[Any, ...]:
+        """Arguments of a round after the state."""
         batch = pick(drawn.pool, np.stack([round_scenarios(drawn, size, seed, number) for seed in seeds]))
         keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), number) for seed in seeds])
         objective = jnp.asarray(round_objectives(MEAN_ONLY, size, 0, number))
         return batch, keys, rate(method, number, rounds), contention, objective, drawn.keep, size, method, sloped
 
     compiles: Any = eqx.filter_jit(_rounds)
-    program = compiles.lower(positions, *lesson(0)).compile()
+    program = compiles.lower(states, *round_arguments(0)).compile()
     with turn or nullcontext():
         for number in range(rounds):
             since = time.perf_counter()
-            positions, figures = program(positions, *lesson(number))
+            states, figures = program(states, *round_arguments(number))
             seen = {name: np.asarray(value) for name, value in figures.items()}  # waits for them
-            networks = [_of(positions, index).network for index in range(len(seeds))]
+            networks = [_of(states, index).network for index in range(len(seeds))]
             against: list[float | None] = [None] * len(seeds)
             if (number + 1) % size.every == 0 or number + 1 == rounds:
                 against = [
                     float(compare_with_rivals(drawn, Learned(network), contention).mean()) for network in networks
                 ]
             passed = (time.perf_counter() - since) / len(seeds)
-            for index, told in enumerate(history):
+            for index, summaries in enumerate(history):
                 one = {name: float(value[index]) for name, value in seen.items()}
-                told.append(round_summary(told, passed, one, against[index]))
+                summaries.append(round_summary(summaries, passed, one, against[index]))
             if tell is not None and against[0] is not None:
                 tell(history)
     return [Learned(network) for network in networks], history
 
 
 def _rounds(
-    positions: TrainingState,
+    states: TrainingState,
     batch: ScenarioArrays,
     keys: Array,
     rate: Array,
@@ -106,19 +106,18 @@ def _rounds(
     method: Method,
     sloped: BeliefSlopes | None,
 ) -> tuple[TrainingState, dict[str, Array]]:
-    """A round of all."""
-    arrays, rest = eqx.partition(positions, eqx.is_array)
+    """A round of all trainings."""
+    arrays, rest = eqx.partition(states, eqx.is_array)
 
     def one(arrays: Any, batch: ScenarioArrays, key: Array) -> tuple[Any, dict[str, Array]]:
-        position, figures = one_round(
+        state, figures = one_round(
             eqx.combine(arrays, rest), batch, key, rate, contention, objective, keep, size, method, sloped, SEED_AXIS
         )
-        return eqx.filter(position, eqx.is_array), figures
+        return eqx.filter(state, eqx.is_array), figures
 
     arrays, figures = jax.vmap(one, in_axes=(0, batch_axes(batch), 0), axis_name=SEED_AXIS)(arrays, batch, keys)
     return eqx.combine(arrays, rest), figures
 
 
-def _of(positions: TrainingState, index: int) -> TrainingState:
-    """One of them."""
-    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, positions)
+def _of(states: TrainingState, index: int) -> TrainingState:
+    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, states)

@@ -1,11 +1,11 @@
-"""What it costs not to have seen something: `python -m benchmarks.unseen [--only CASE …] [--quick] [--json FILE]`.
+"""The cost of unseen work: `python -m benchmarks.unseen [--only CASE …] [--quick] [--json FILE]`.
 
-The shipped weights meet kernels, a cluster and a family of graphs that they were not trained on, and so do weights that
-were trained on from them with nothing but that. Both run the same scenarios, which neither has seen.
+The shipped weights on kernels, a cluster and a family of graphs that they were not trained on, against weights that
+were trained further on these alone. Both run the same scenarios, which neither has seen.
 
-Unfair to the shipped weights: whoever is trained on has learned for longer, and for one thing only. Unfair to those who
-are trained on: they have minutes. It wants an accelerator; processes with a case each (`--only`) may share it, and a
-file: `--json FILE` keeps what other cases have left there.
+Unfair to the shipped weights: the others were trained for longer, and for one case only. Unfair to the others: they
+have minutes. It needs an accelerator; processes with a case each (`--only`) may share it, and a file: `--json FILE`
+keeps the results of other cases.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ class Case:
     workloads: tuple[str, ...]
 
     def course(self) -> ScenarioDistribution:
-        """As all trainings have it."""
+        """The scenarios of the training."""
         return ScenarioDistribution(topology(self.topology), self.workloads, (0.5, 1.0), 24)
 
 
 CASES = {
-    "kernels": Case("paper", ("layered?heterogeneity=2&ccr=0.1&kernels=6",)),  # twice as unlike on unlike devices
+    "kernels": Case("paper", ("layered?heterogeneity=2&ccr=0.1&kernels=6",)),  # with twice the heterogeneity
     "cluster": Case("fat-tree:16", ("layered", "eeg")),
     "family": Case("paper", ("series-parallel",)),
 }
 
 
 def held_out(course: ScenarioDistribution, drawn: TrainingScenarios, seeds: int) -> TrainingScenarios:
-    """Scenarios that nobody has learned from, nor was chosen by."""
+    """Scenarios that were used neither for training nor for validation."""
     held = [course.scenario(seed) for seed in range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + seeds)]
     fresh = replace(drawn, held=held, validation=stack(held), rivals=np.ones(seeds))
     return replace(fresh, rivals=compare_with_rivals(fresh, named(RIVAL), Bottleneck()))
 
 
 def measure(case: Case, rounds: int, minutes: float, rate: float, size: RoundSize, out: Path | None) -> dict[str, Any]:
-    """Train on, and compare: mean completion times over the rival's, by scenario."""
+    """Train further, and compare mean completion times over the rival's, by scenario."""
     course, method, shipped = case.course(), replace(PPO, rate=rate), named(SHIPPED)
     assert isinstance(shipped, Learned)
     drawn = draw(course, size, method, Bottleneck(), (RIVAL,))
@@ -102,7 +102,7 @@ def measure(case: Case, rounds: int, minutes: float, rate: float, size: RoundSiz
 
 
 def table(found: dict[str, dict[str, Any]]) -> Table:
-    """A line for each case."""
+    """A table with a row for each case."""
     shown = Table(title=f"mean completion time against {RIVAL}, geometric means; loss of not having seen it")
     for column in ("case", "shipped", "trained on it", "shipped / trained (95%)", f"aim: {AIM}", "decisions"):
         shown.add_column(column)
@@ -120,7 +120,7 @@ def table(found: dict[str, dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    """Measure the cases, one after the other."""
+    """Measure the cases."""
     given = parser((__doc__ or "").splitlines()[0], tuple(CASES))
     given.add_argument("--rounds", type=int, default=36)
     given.add_argument("--minutes", type=float, default=float("inf"), help="of training, for each case")
@@ -130,7 +130,7 @@ def main() -> None:
     size = replace(SIZE, pool=4, scenarios=2, group=2, validation=4, every=1) if options.quick else SIZE
     rounds = 1 if options.quick else options.rounds
     if options.quick:
-        compile_quickly()  # it is compilation that takes the time
+        compile_quickly()  # most of the time is compilation
     for name in options.only[: 1 if options.quick else None]:
         out = None if options.weights is None else options.weights / f"{name}.policy"
         if out is not None:

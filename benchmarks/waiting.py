@@ -1,8 +1,8 @@
-"""What waiting costs and gains: `python -m benchmarks.waiting [--only CASE …] [--seeds N] [--quick] [--json FILE]`.
+"""Cost and gain of waiting: `python -m benchmarks.waiting [--only CASE …] [--seeds N] [--quick] [--json FILE]`.
 
-`symphony`, the same weights that may not wait, and the same weights that always prefer to wait, against `eft-belief`
-on the same seeds. `heavy` is the hard case: layered graphs on the 26 devices of `paper` whose task times span four
-orders of magnitude. Every seed is printed.
+`symphony`, and the same weights that never or always prefer to wait, against `eft-belief` on the same seeds. `heavy` is
+the hard case: layered graphs on the 26 devices of `paper` whose task times span four orders of magnitude. Every seed is
+printed.
 
 Unfair to `symphony`: it was trained on none of the heavy-tailed work.
 """
@@ -66,7 +66,6 @@ def policies() -> dict[str, Policy]:
 
 
 def measure(case: str, seeds: range, names: list[str]) -> list[dict[str, Any]]:
-    """One row for each policy and seed."""
     cluster, spec = CASES[case]
     work: Any = heavy_tailed if case == "heavy" else spec
     report = compare(
@@ -91,7 +90,7 @@ def measure(case: str, seeds: range, names: list[str]) -> list[dict[str, Any]]:
 
 
 def show(case: str, rows: list[dict[str, Any]]) -> Table:
-    """Every seed, and what they come to."""
+    """A table of all seeds and their summary."""
     table = Table(
         "policy", "mean completion / eft-belief, by seed", "mean", "worst", "p99 slow-down", "idle, work ready"
     )
@@ -111,10 +110,9 @@ def show(case: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    """Measure, print, keep."""
     options = parser(__doc__ or "", tuple(CASES))
     options.add_argument("--seeds", type=int, default=10)
-    options.add_argument("--first-seed", type=int, default=500_000, help="those from here on were never learned from")
+    options.add_argument("--first-seed", type=int, default=500_000, help="seeds from here on were not used in training")
     options.add_argument("--policies", nargs="+", help="default: all; with --quick, the shipped one and its rival")
     chosen = options.parse_args()
     seeds = range(chosen.first_seed, chosen.first_seed + (2 if chosen.quick else chosen.seeds))

@@ -1,9 +1,9 @@
-"""The weights that come with the package: `python -m benchmarks.weights OUT [--quick] [--rounds N] [--minutes M]`.
+"""Training of the shipped weights: `python -m benchmarks.weights OUT [--quick] [--rounds N] [--minutes M]`.
 
-Trains from nothing, or on from other weights (softened, if asked: see `Network.scaled`), in rounds of five kinds in
-turn: many jobs on `paper` and on `machine`; one large graph alone, on `machine` and on a node whose cores are worth
-using beside its GPUs; and one small graph alone on four unlike devices. It wants an accelerator; stopped, the same
-command goes on where it was.
+Trains from random weights, or from given ones (`--soften`: see `Network.scaled`), in rounds of five kinds in turn: many
+jobs on `paper` and on `machine`; one large graph alone, on `machine` and on a node whose cores are worth using beside
+its GPUs; and one small graph alone on four unlike devices. It needs an accelerator; the same command resumes a run that
+was stopped.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ ONE = (
     "cholesky:12?jobs=1", "lu:8?jobs=1", "qr:8?jobs=1", "layered:240?jobs=1&graphs=1", "cholesky:10?jobs=1&tile=1440",
     "lu:9?jobs=1", "fork-join:200?jobs=1&graphs=1", "cholesky:11?jobs=1",
 )  # fmt: skip
-# Task times over four orders of magnitude: where many short jobs wait behind long ones, tails are made.
+# Task times over four orders of magnitude: short jobs that wait behind long ones make the tail.
 HEAVY = tuple(partial(heavy_tailed, spec=spec) for spec in ("layered:24?jobs=24&load=1", "layered:12?jobs=24&load=0.7"))
-LARGE = (*ONE[:-1], "cholesky:14?jobs=1")  # cores are worth using the longer, the larger a graph is
+LARGE = (*ONE[:-1], "cholesky:14?jobs=1")  # the larger the graph, the longer cores are worth using
 SMALL = ("layered:16?jobs=1", "fork-join:16?jobs=1", "layered:20?jobs=1&ccr=1", "lu:3?jobs=1")
 NODE = Path(__file__).parent / "node.toml"
 SIZE = RoundSize(pool=160, scenarios=32, every=32)
@@ -57,7 +57,7 @@ class Kind:
 
 
 def kinds(quick: bool) -> tuple[Kind, ...]:
-    """What is drawn, and how much of it."""
+    """The kinds of rounds, and their sizes."""
     paper, machine, node = topology("paper"), topology("machine"), topology(NODE)
     made = (
         Kind(ScenarioDistribution(paper, (*MANY, *HEAVY), (0.5, 1.0), 24), SIZE, MANY_RIVALS, (0, 4)),
@@ -83,28 +83,32 @@ def drawn(quick: bool) -> list[TrainingScenarios]:
 
 
 def add_to_mean(path: Path, network: Network) -> None:
-    """Take a network into a mean that is kept in a file: a training that was stopped goes on with it."""
+    """Add a network to the mean in a file, from which a stopped training continues."""
     found = load(path) if path.exists() else None
     before = [] if found is None else [found[0].network] * found[1]["looks"]
     save(path, mean([*before, network]), {"looks": len(before) + 1})
 
 
 def main() -> None:
-    """Draw, and train; what was best so far is in the folder after every look, as `best.policy`."""
+    """Draw and train; the best weights so far are in the folder after every validation, as `best.policy`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--quick", action="store_true", help="see that it runs")
+    parser.add_argument("--quick", action="store_true", help="only show that it runs")
     parser.add_argument("--rounds", type=int, default=240)
-    parser.add_argument("--scenarios", type=int, default=SIZE.scenarios, help="of a round, each run 16 times")
-    parser.add_argument("--rate", type=float, default=PPO.rate, help="of learning, at first")
+    parser.add_argument("--scenarios", type=int, default=SIZE.scenarios, help="scenarios of a round, each run 16 times")
+    parser.add_argument("--rate", type=float, default=PPO.rate, help="initial learning rate")
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--from", dest="start", help="weights to go on from")
-    parser.add_argument("--soften", type=float, default=1.0, metavar="F", help="those, with all scores times F")
-    parser.add_argument("--every", type=int, default=SIZE.every, help="rounds between looks")
-    parser.add_argument("--mean", type=int, metavar="N", help="the mean of looks from round N on, as mean.policy")
+    parser.add_argument("--from", dest="start", help="initial weights")
+    parser.add_argument(
+        "--soften", type=float, default=1.0, metavar="F", help="multiply all scores of the initial weights by F"
+    )
+    parser.add_argument("--every", type=int, default=SIZE.every, help="rounds between validations")
+    parser.add_argument(
+        "--mean", type=int, metavar="N", help="write the mean of validated weights from round N on to mean.policy"
+    )
     given = parser.parse_args()
     if given.quick:
-        compile_quickly()  # it is compilation that takes the time
+        compile_quickly()  # most of the time is compilation
     chosen = kinds(given.quick)
     size = chosen[0].size if given.quick else replace(SIZE, scenarios=given.scenarios, every=given.every)
     start = None if given.start is None else Learned(load(given.start)[0].network.scaled(given.soften))

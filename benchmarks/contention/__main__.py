@@ -1,12 +1,12 @@
 """How well contention is modelled: `python -m benchmarks.contention [--quick] [--json FILE]`.
 
-Three sets of measurements that nobody here made: pairs of training jobs on one GPU (Gavel), pairs of genomics kernels
-on the threads of a core (Symphony's supplement, figure 2), and training steps by placement (Pollux). A model is judged
-on what it was not fitted to: whole job families, kernels or models are held out, and may be probed a few times.
+Three published sets of measurements: pairs of training jobs on one GPU (Gavel), pairs of genomics kernels on the
+threads of a core (Symphony's supplement, figure 2), and training steps by placement (Pollux). Models are evaluated on
+held-out job families, kernels or models, of which a few pairs may be known (probes).
 
-Unfair to the table look-up: asked of a pair that it does not hold, it must fall back on means. Unfair to the models:
-co-run rates on V100 are cut at the isolated rate in the published table, and every isolated rate has an error of its
-own (see the noise line). Errors are of relative speed, |predicted / measured - 1|.
+Unfair to the table look-up: for a pair that it does not have, it falls back on means. Unfair to the models: co-run
+rates on V100 are cut at the isolated rate in the published table, and isolated rates have measurement errors (see the
+noise line). Errors are of relative speed, |predicted / measured - 1|.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ def _rounded(got: Any) -> Any:
 
 
 def main() -> None:
-    """Fit, print, keep."""
     sections = {"pairs": pairs_section, "kernels": kernels_section, "exchange": exchange_section}
     args = arguments("How well contention is modelled.", tuple(sections))
     console = Console(width=120)

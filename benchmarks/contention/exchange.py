@@ -1,4 +1,4 @@
-"""Training steps by placement, measured by Pollux: what the exchange between workers takes."""
+"""Training steps by placement, measured by Pollux: the time of the exchange between workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Steps(NamedTuple):
 
 
 def read_steps() -> Steps:
-    """Pollux's steps of more than one worker, with batches that were measured on one GPU too, or lie between such."""
+    """Pollux's steps of several workers, with batches within the range that was measured on one GPU."""
     rows = table(data("pollux", "placements.csv"))
     alone: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
@@ -49,8 +49,13 @@ def read_steps() -> Steps:
     return Steps(*columns[:3], *(column.astype(float) for column in columns[3:]))
 
 
-GRADIENT = {"bert": 440e6, "cifar10": 45e6, "imagenet": 102e6, "yolov3": 248e6}  # bytes; the others' are not published
-_VOLUME = 1.5  # of the gradient, as the training family has it
+GRADIENT = {
+    "bert": 440e6,
+    "cifar10": 45e6,
+    "imagenet": 102e6,
+    "yolov3": 248e6,
+}  # bytes; others are not published
+_VOLUME = 1.5  # of the gradient, as in the training family
 
 
 class Exchange(NamedTuple):
@@ -62,13 +67,13 @@ class Exchange(NamedTuple):
 
 
 def _simulated(s: Steps, exchange: Floats, common: Floats) -> Floats:
-    """docs/concepts/simulation.md: each worker loads its machine's link by exchange / (alone + exchange)."""
+    """As in docs/concepts/simulation.md: a worker loads its machine's link by exchange / (alone + exchange)."""
     load = np.where(s.machines > 1, s.crowd, 1) * exchange / (s.alone + exchange)
     return s.alone + exchange * np.maximum(load, 1)
 
 
 def _late(s: Steps, exchange: Floats, common: Floats) -> Floats:
-    """And a latency of the span for each further worker."""
+    """The same, with a latency of the span for each further worker."""
     return _simulated(s, exchange, common) + np.exp(common)[(s.machines > 1).astype(int)] * (s.workers - 1)
 
 
@@ -88,7 +93,7 @@ EXCHANGES = (
 
 
 def fit_exchange(form: Exchange, s: Steps, used: NDArray[np.bool_], sizes: bool) -> tuple[Floats, dict[str, Any]]:
-    """Seconds of each step, and what was found: seconds of exchange per model and span, or (`sizes`) two bandwidths."""
+    """Seconds of each step, and the fitted values: exchange per model and span, or two bandwidths (`sizes`)."""
     models = np.unique(s.model)
     index, far = np.searchsorted(models, s.model), (s.machines > 1).astype(int)
     size = np.array([_VOLUME * GRADIENT.get(model, np.nan) for model in models])
@@ -139,7 +144,7 @@ def exchange_section(console: Console, quick: bool) -> Iterator[tuple[str, Any]]
             probes = np.zeros_like(mine)
             for span in (s.machines == 1, s.machines == 2):
                 here = np.flatnonzero(mine & span & (s.workers == np.where(s.machines == 1, 3, 2)))
-                # Exchange shows most where there is least to compute.
+                # The exchange is the largest share of steps with little computation.
                 probes[here[np.argmin(s.batch[here])]] = True
             predicted, _ = fit_exchange(form, s, ~mine | probes, False)
             probed.append(np.abs(predicted / s.step - 1)[mine & ~probes])

@@ -1,4 +1,4 @@
-"""Pairs of genomics kernels on the threads of a core: the supplement's figure 2."""
+"""Pairs of genomics kernels on the threads of a core (figure 2 of the supplement)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SPEED = np.array([speed for row in CORUN.values() for speed in row]) / 100
 
 
 class Rule(NamedTuple):
-    """A model of two kernels on one core, with numbers for each kernel [K, R]."""
+    """A model of two kernels on one core, with parameters of each kernel [K, R]."""
 
     name: str
     rows: int
-    speed: Callable[[Floats], Floats]  # from the numbers of both, added up [N, R]
-    bounded: bool = True  # the numbers are demands, in [0, 1]
+    speed: Callable[[Floats], Floats]  # from the sum of both kernels' parameters [N, R]
+    bounded: bool = True  # parameters are demands, in [0, 1]
 
 
 RULES = (
@@ -53,13 +53,13 @@ RULES = (
 
 
 def shipped() -> Floats:
-    """The demands that the application families have [K, 3]."""
+    """The demands in the application families [K, 3]."""
     rows = [applications._KERNELS[name] for name in CORUN]
     return np.array([(row.compute, row.memory, row.cache) for row in rows])
 
 
 def fit_kernels(rule: Rule, used: NDArray[np.bool_], starts: int, begin: Floats | None = None) -> Floats:
-    """Numbers of each kernel [K, R] from the pairs used; the best of several starts, as there are many minima."""
+    """Parameters of each kernel [K, R] from the pairs used; the best of several starts, as there are many minima."""
     kernels = len(CORUN)
 
     def numbers(x: Floats) -> Floats:
@@ -79,7 +79,7 @@ def fit_kernels(rule: Rule, used: NDArray[np.bool_], starts: int, begin: Floats 
 
 
 def probe_kernel(rule: Rule, q: Floats, kernel: int, probes: Ints) -> Floats:
-    """The same numbers, but those of one kernel from a few of its pairs and the mean of the others."""
+    """The same parameters, but those of one kernel from a few of its pairs and the mean of the others."""
     others = np.delete(q, kernel, axis=0).mean(axis=0)
     grid = np.random.default_rng(0).uniform(0, 1 if rule.bounded else 0.5, (400, rule.rows))
     grid = np.concatenate([others[None], grid])

@@ -1,4 +1,4 @@
-"""Pairs of training jobs on one GPU, measured by Gavel: which form of contention tells of pairs it has not seen."""
+"""Pairs of training jobs on one GPU, measured by Gavel: which form of contention predicts held-out pairs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PROBES = (0, 1, 2, 3)  # of a model that was held out
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two jobs on one GPU: N pairs of n jobs, a job being a model with its batch on one type of GPU."""
+    """Two jobs on one GPU: N pairs of n jobs. A job is a model with a batch on one type of GPU."""
 
     jobs: tuple[tuple[str, str, str], ...]  # (gpu, model, batch)
     a: Ints  # [N]
     b: Ints  # [N]
     log_rate: Floats  # [N, 2]: log of the rate together over the rate alone, of a and of b
-    features: Floats  # [n, 3 + f]: which GPU, then what is known of a job without a pair; mean 0, deviation 1
+    features: Floats  # [n, 3 + f]: GPU, then features of the job that need no pair; mean 0, deviation 1
 
     @property
     def gpu(self) -> Ints:
@@ -48,7 +48,7 @@ class Pairs:
 
 
 def read_pairs(recommendation: bool = False) -> Pairs:
-    """Gavel's pairs that fit together. Those of Recommendation, whose isolated rates are doubtful, if asked for."""
+    """Gavel's pairs that fit together; by default without Recommendation, whose isolated rates are doubtful."""
     alone = {
         (row["gpu"], row["model"], row["batch_size"]): float(row["steps_per_s"])
         for row in table(data("gavel", "isolated_throughput.csv"))
@@ -78,7 +78,7 @@ def read_pairs(recommendation: bool = False) -> Pairs:
 
 
 def repeats() -> dict[str, float]:
-    """How far two measurements of one isolated rate are apart: no model can be expected to be nearer."""
+    """Differences of two measurements of an isolated rate: a lower bound on the error of a model."""
     apart = [
         abs(float(row["steps_per_s_second_measurement"]) / float(row["steps_per_s"]) - 1)
         for row in table(data("gavel", "isolated_throughput.csv"))
@@ -90,7 +90,7 @@ def repeats() -> dict[str, float]:
 
 
 class Form(NamedTuple):
-    """A model of what a pair does, with numbers for each job and a few for all."""
+    """A model of the rates of a pair, with parameters of each job and common ones."""
 
     name: str
     starts: tuple[float, ...]  # of the numbers of a job
@@ -103,13 +103,13 @@ def _load(a: Floats, b: Floats) -> Floats:
 
 
 def _overload(a: Floats, b: Floats, common: Floats, gpu: Ints) -> Floats:
-    """Of rows with exponents: waits for rows compose between the largest and their sum."""
+    """Overload of rows with exponents: waits compose between the largest and their sum."""
     waits = np.log(np.maximum(_load(a, b), 1)) * np.minimum(np.exp(common[0]), MAX_EXPONENT)
     order = 1 + np.exp(common[1]) if len(common) > 1 else 1.0
     return -(((waits**order).sum(axis=1) + 1e-12) ** (1 / order))
 
 
-MAX_EXPONENT = 8.0  # the fit would go on for ever, towards exp(-(a + b - 1) / small)
+MAX_EXPONENT = 8.0  # otherwise the fit diverges towards exp(-(a + b - 1) / small)
 FORMS = (
     Form("Bottleneck, fitted demands", (1.0,), (), lambda a, b, c, gpu: -np.log(np.maximum(_load(a, b), 1))[:, 0]),
     Form("  and an exponent", (1.0,), (0.5,), _overload),
@@ -121,23 +121,23 @@ FORMS = (
 
 
 class Fit(NamedTuple):
-    """What a fit found."""
+    """The result of a fit."""
 
-    log_rate: Floats  # [N, 2], of every pair, fitted to or not
+    log_rate: Floats  # [N, 2], of every pair, also of held-out ones
     jobs: Floats  # [n, P]
     common: Floats
 
 
 def fit(form: Form, pairs: Pairs, weight: Floats) -> Fit:
-    """Fit to the pairs with weight: numbers of a job are a line in its features plus a deviation of its own.
+    """Fit to the pairs with weight. Parameters of a job are linear in its features, plus a deviation of its own.
 
-    How far deviations are held near zero follows from the data (their variance against that of the residuals), so that
-    a job without pairs gets what its features say, and one with few something between. Levenberg-Marquardt.
+    The ridge on deviations follows from the data (their variance over that of the residuals): a job without pairs has
+    the parameters that its features predict, one with few pairs is in between. Levenberg-Marquardt.
     """
     f, count, columns = pairs.features, len(form.starts), pairs.features.shape[1]
     jobs, gpu = len(pairs.jobs), pairs.gpu[pairs.a]
     sides = ((pairs.a, pairs.b), (pairs.b, pairs.a))
-    # What is searched for, x: the lines, the deviations, the common numbers. The numbers of the jobs are linear in it.
+    # x: coefficients of the features, deviations, common parameters. The parameters of jobs are linear in x.
     spread = sparse.hstack([np.kron(f, np.eye(count)), sparse.eye(jobs * count)])
     spread = sparse.block_diag([spread, sparse.eye(len(form.common))], format="csr")
     lines = np.zeros((columns, count))
@@ -204,7 +204,7 @@ _OWN_ROWS = ("compute", "device_memory")  # rows of a GPU itself; its link is fa
 
 
 def current(pairs: Pairs) -> Floats:
-    """Log rates under `Bottleneck` with the demands that the family of training jobs has, whatever the batch."""
+    """Log rates under `Bottleneck` with the demands of the training family, which do not depend on the batch."""
     cluster = topology("gpu24")
     kernels, _ = training(np.random.default_rng(0), cluster, graphs=256, workers=1, minutes=1.0, spread=1.0)
     named = {"LM" if kernel.name == "LanguageModel" else kernel.name: kernel for kernel in kernels}
@@ -222,8 +222,8 @@ def current(pairs: Pairs) -> Floats:
 
 
 def look_up(pairs: Pairs, weight: Floats) -> Floats:
-    """Log rates from the pairs with weight: of another pair, the mean of what is known of its first job; else of what
-    others did beside its second; else of the GPU."""
+    """Log rates from the pairs with weight. For another pair: the mean over pairs of its first job, else of jobs beside
+    its second, else of the GPU."""
     known = weight > 0
     own = np.concatenate([pairs.a[known], pairs.b[known]])
     other = np.concatenate([pairs.b[known], pairs.a[known]])
@@ -247,7 +247,7 @@ Predictor = Callable[[Pairs, Floats], Floats]  # (pairs, weight of those that ma
 
 
 def predictors() -> dict[str, Predictor]:
-    """All that are compared, by name."""
+    """All predictors, by name."""
 
     def fitted(form: Form) -> Predictor:
         return lambda pairs, weight: fit(form, pairs, weight).log_rate
@@ -261,12 +261,12 @@ def predictors() -> dict[str, Predictor]:
 
 
 def equal_rates(pairs: Pairs) -> Floats:
-    """The best log rates that are the same for both jobs of a pair, knowing the answer: the lower of the two."""
+    """The best prediction with equal log rates for both jobs of a pair, from the true rates: the lower of the two."""
     return np.repeat(pairs.log_rate.min(axis=1), 2).reshape(-1, 2)
 
 
 class Held(NamedTuple):
-    """What was predicted of pairs that a fit had not seen."""
+    """Predictions for held-out pairs."""
 
     fold: Ints  # [N]: which fold
     gpu: Ints  # [N]
@@ -275,12 +275,12 @@ class Held(NamedTuple):
 
     @property
     def error(self) -> Floats:
-        """Of each pair: the mean of its two errors [N]."""
+        """The mean of the two errors of each pair [N]."""
         return np.abs(np.exp(self.predicted - self.measured) - 1).mean(axis=1)
 
 
 def hold_out_pairs(pairs: Pairs, predict: Predictor, seed: int, folds: int = 5) -> Held:
-    """A fifth of the pairs at a time."""
+    """Hold out a fifth of the pairs at a time."""
     fold = np.random.default_rng(seed).permutation(len(pairs.a)) % folds
     predicted = np.empty_like(pairs.log_rate)
     for k in range(folds):
@@ -289,7 +289,7 @@ def hold_out_pairs(pairs: Pairs, predict: Predictor, seed: int, folds: int = 5) 
 
 
 def hold_out_models(pairs: Pairs, predict: Predictor, probes: int, seed: int) -> Held:
-    """A whole model at a time, with all its batches on all GPUs; each of its jobs meets `probes` known partners."""
+    """Hold out one model at a time, with all its batches and GPUs; `probes` pairs of each of its jobs are known."""
     parts = []
     for k, model in enumerate(np.unique(pairs.model)):
         of_a, of_b = pairs.model[pairs.a] == model, pairs.model[pairs.b] == model
@@ -306,7 +306,7 @@ def hold_out_models(pairs: Pairs, predict: Predictor, probes: int, seed: int) ->
 
 
 def join(parts: Sequence[Held]) -> Held:
-    """Several as one."""
+    """Concatenate predictions."""
     return Held(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -331,7 +331,7 @@ def score(held: Held, seed: int = 0) -> dict[str, float]:
 
 
 def of_gpu(held: Held, gpu: int) -> Held:
-    """What concerns one type of GPU."""
+    """The part about one type of GPU."""
     return Held(*(column[held.gpu == gpu] for column in held))
 
 
@@ -375,7 +375,7 @@ def pairs_section(console: Console, quick: bool) -> Iterator[tuple[str, Any]]:
     with_all = {
         name.strip(): score(hold_out_models(every, predict, 3, 0))
         for name, predict in predictors().items()
-        if not name.startswith("Bottleneck, demands")  # they have no such model
+        if not name.startswith("Bottleneck, demands")  # the others lack the model
     }
     yield "with Recommendation, 3 probes", with_all
     console.print(
@@ -385,7 +385,7 @@ def pairs_section(console: Console, quick: bool) -> Iterator[tuple[str, Any]]:
 
 
 def parameters(pairs: Pairs) -> dict[str, Any]:
-    """What fits to all pairs give: the demands for `Bottleneck`, and the weights and overlap of slices."""
+    """Parameters fitted to all pairs: demands for `Bottleneck`, and weights and overlap of slices."""
     everything = np.ones(len(pairs.a))
     bottleneck, exponent, slices = (fit(form, pairs, everything) for form in (FORMS[0], FORMS[1], FORMS[3]))
     weights = slices.jobs[:, 0] - np.array([slices.jobs[pairs.gpu == g, 0].mean() for g in range(len(GPUS))])[pairs.gpu]
