@@ -35,7 +35,7 @@ from symphony.envs.functional import AgentPolicy, look
 from symphony.policies.learned import STANDARD
 from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator.contention import Bottleneck
-from symphony.simulator.rollout import _OPTIONS, begin_batch, run_steps
+from symphony.simulator.rollout import STEP_OPTIONS, begin_batch, run_steps
 
 JOBS = 3_000  # of a scenario: enough not to run out
 MODES = {"micro_steps=1": 1, "whole decisions": None}
@@ -105,7 +105,7 @@ def through(env: FunctionalEnv, params: Params, policy: Policy, size: int, steps
     numbers = jnp.arange(size) % params.size
     carry = jax.jit(first)(numbers[0] if size == 1 else numbers, params)
     key = jax.random.key(0)
-    program = eqx.filter_jit(many, **_OPTIONS).lower(carry, params, key).compile()
+    program = eqx.filter_jit(many, compiler_options=STEP_OPTIONS).lower(carry, params, key).compile()
 
     def run() -> int:
         nonlocal carry, key

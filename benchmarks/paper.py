@@ -83,10 +83,10 @@ def latency(quick: bool) -> dict[str, Any]:
     """Seconds of the inference of one window, and of one decision [calls]."""
     s, world = middle("paper", "variant-calling?load=1.2", 128 if quick else STEPS)
     rows = s.topology.row_kind.shape[0]
-    settings, past = (
-        Settings.of(s),
-        EndedWindow(jnp.asarray(3), world.background, world.background**2, 0 * world.background),
-    )
+    shape = s.topology.route_row.shape
+    runs = jnp.zeros(shape[0]), jnp.zeros(shape[0]), jnp.zeros(shape, bool)  # no run has ended
+    past = EndedWindow(jnp.asarray(3), world.background, 0 * world.background, *runs)
+    settings = Settings.of(s)
     filtered = jax.jit(read)
     chain = _chain(rows, 10 if quick else 300)
     readings = jnp.asarray(np.random.default_rng(0).uniform(0, 1, (WINDOWS, rows)))

@@ -442,43 +442,10 @@ def in_simulator(scenarios: int, seconds: float) -> dict[str, float]:
     return {"scenarios": scenarios, "us/step": found["with"], "us/step without": found["without"], "share": share}
 
 
-def end_to_end(seeds: int, jobs: int, noises: Sequence[float]) -> Figures:
-    """Mean completion time of earliest finish with raw readings, corrected ones, and true loads."""
-    import symphony as sy
-
-    found = []
-    for noise in noises:
-
-        def measured(corrected: bool, noise: float = noise) -> list[Floats]:
-            policies = ("eft-exact", "eft-static", "eft-belief")  # always all: one compiled program
-            report = sy.compare(
-                policies,
-                topology="paper",
-                workload=f"variant-calling?load=0.6&jobs={jobs}",
-                seeds=range(seeds),
-                disturbances=sy.Disturbances(background=2.0, counter_noise=noise, corrected=corrected),
-            )
-            return [np.array(report.values(policy, "mean_completion_s")) for policy in policies]
-
-        (exact, static, ours), (_, _, raw) = measured(corrected=True), measured(corrected=False)
-        half = 1.96 * float(np.std((ours - raw) / exact, ddof=1)) / np.sqrt(seeds)
-        found.append(
-            {
-                "noise": noise,
-                "static": float((static / exact - 1).mean()),
-                "raw": float((raw / exact - 1).mean()),
-                "corrected": float((ours / exact - 1).mean()),
-                "corrected - raw": float(((ours - raw) / exact).mean()),
-                "±": half,
-            }
-        )
-    return found
-
-
 def main() -> None:
     args = arguments(
-        "How far counters are off, and what inference takes away.",
-        ("phases", "programs", "log", "corrupted", "events", "counters", "stretch", "cost", "simulator", "end"),
+        "Errors of multiplexed counters, and their reduction by inference.",
+        ("phases", "programs", "log", "corrupted", "events", "counters", "stretch", "cost", "simulator"),
     )
     console = Console(width=140)
     figures: dict[str, Any] = {}
@@ -564,11 +531,6 @@ def main() -> None:
         "simulator",
         lambda: [in_simulator(size, 1.0 if quick else 3.0) for size in sizes],
         lambda found: _shown_rows(console, "A step of the simulator", found),
-    )
-    section(
-        "end",
-        lambda: end_to_end(2, 15, (0.4,)) if quick else end_to_end(40, 60, (0.4, 1.0)),
-        lambda found: _shown_rows(console, "Mean completion time above that of EFT with exact state", found),
     )
     keep(args.json, **figures)
 
