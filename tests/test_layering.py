@@ -185,3 +185,29 @@ def test_commands_use_counters_through_one_entrance(uses: dict[str, set[str]]) -
     """`symphony.telemetry` itself; none of them imports a module inside it."""
     used = {name for module in MODULES if package(module) == "cli" for name in uses[module]}
     assert {name for name in used if package(name) == "telemetry"} == {"symphony.telemetry"}
+
+
+def defined(file: Path) -> set[str]:
+    """The names that a module defines or imports at its top level."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    return found
+
+
+def test_benchmarks_and_examples_import_names_that_exist() -> None:
+    """Only few of them run in tests."""
+    missing = []
+    for script in [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/*.py")]:
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("symphony."):
+                place = SOURCE.joinpath(*node.module.split(".")[1:])
+                file = place.with_suffix(".py") if place.with_suffix(".py").exists() else place / "__init__.py"
+                known = defined(file) | {path.stem for path in place.glob("*")}
+                missing += [f"{script.name}: {node.module}.{x.name}" for x in node.names if x.name not in known]
+    assert missing == []
