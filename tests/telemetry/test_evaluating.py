@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from symphony.problem.errors import InputError
 from symphony.telemetry import listing_files
-from symphony.telemetry.evaluating import apply, compile_expressions, evaluate, in_order, needed
+from symphony.telemetry.evaluating import apply, compile_expressions, in_order, needed
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.expressions import Expression, key, parse
 from symphony.telemetry.listings import read
 from symphony.telemetry.machine import Platform
 from tests.data import data
 from tests.telemetry.plain_numbers import PlainNumbers
-from tests.telemetry.trees import EVENTS, expressions
+from tests.telemetry.trees import EVENTS, evaluate, expressions
 
 NAN = math.nan
 COUNTS = {"a": 6.0, "b": 4.0, "z": 0.0, "CPU/Ev,cmask=1/": 5.0}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from symphony.problem.errors import InputError
-from symphony.telemetry.evaluating import evaluate
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.listings import read
 from symphony.telemetry.machine import Platform
 from tests.telemetry import small
+from tests.telemetry.trees import evaluate
 
 CATALOGUES = {catalogue.name: catalogue for catalogue in read(small.files()).catalogues}
 TINY, MIX = CATALOGUES["x86/tiny"], CATALOGUES["x86/mix"]

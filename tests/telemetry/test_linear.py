@@ -77,7 +77,7 @@ def test_forms_have_the_value_of_their_expressions(tree: Expression, values: lis
     whole = evaluating.apply(tree, linear.LinearArithmetic(), {}, Platform()).single
     if whole is None or any(name.startswith(linear.OPAQUE) for part in whole for name, _ in part):
         return
-    wanted = evaluating.evaluate(tree, counts)
+    wanted = trees.evaluate(tree, counts)
     bottom = _value(whole[1], counts)
     clipped = any(word in str(tree) for word in ("max", "d_ratio"))
     if abs(wanted) < 1e12 and bottom and not clipped:

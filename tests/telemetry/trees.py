@@ -1,9 +1,13 @@
-"""Random expressions."""
+"""Random expressions, and their values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 from hypothesis import strategies as st
 
+from symphony.telemetry.evaluating import Definitions, compile_expressions
 from symphony.telemetry.expressions import (
     BINARY_FUNCTIONS,
     NOT_A_NUMBER,
@@ -18,6 +22,7 @@ from symphony.telemetry.expressions import (
     Negative,
     Number,
 )
+from symphony.telemetry.machine import Platform
 
 EVENTS = ("a", "B", "cpu@c,umask=0x1@", "top-down")
 # Neither so small nor so large that products leave the range of normal numbers: XLA takes what is below for zero.
@@ -39,3 +44,15 @@ def _deeper(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expressio
 
 
 expressions: st.SearchStrategy[Expression] = st.recursive(_leaves, _deeper, max_leaves=12)
+
+
+def evaluate(
+    tree: Expression,
+    counts: Mapping[str, float],
+    *,
+    definitions: Definitions | None = None,
+    platform: Platform | None = None,
+) -> float:
+    """The value of one expression given counts of events: raw counts, `duration_time` in seconds."""
+    compiled = compile_expressions({"": tree}, definitions=definitions, platform=platform, inputs=tuple(counts))
+    return float(compiled(np.array(list(counts.values()), float))[0])

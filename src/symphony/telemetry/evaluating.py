@@ -260,19 +260,7 @@ def side_by_side(parts: Sequence[Compiled], outputs: tuple[str, ...], inputs: tu
     return Compiled(tuple(map(key, inputs)), outputs, function)
 
 
-def evaluate(
-    tree: Expression,
-    counts: Mapping[str, float],
-    *,
-    definitions: Definitions | None = None,
-    platform: Platform | None = None,
-) -> float:
-    """The value of one expression given counts of events: raw counts, `duration_time` in seconds."""
-    compiled = compile_expressions({"": tree}, definitions=definitions, platform=platform, inputs=tuple(counts))
-    return float(compiled(np.array(list(counts.values()), float))[0])
-
-
-# --- Events to count -------- --------------------------------------------------------------------------------
+# --- Events to count ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
