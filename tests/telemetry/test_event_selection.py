@@ -34,6 +34,20 @@ def test_lists_as_perf_takes_them() -> None:
             split_names([wrong])
 
 
+def test_each_kind_of_core_has_its_own_counters() -> None:
+    """The listing of a hybrid CPU states no counters of a core as such."""
+    events = tuple(
+        Event(f"{unit[4]}{n}", unit, codes=(n,))
+        for unit, size in (("cpu_core", 8), ("cpu_atom", 6))
+        for n in range(size)
+    )
+    listed = Catalogue("x86/hybrid", events, pmus=(Pmu("cpu_core", 8, 4), Pmu("cpu_atom", 6, 3)))
+    names = [event.name for event in events]
+    assert sorted(map(len, lay_out(Model(listed), names).groups)) == [6, 8]
+    assert max(map(len, lay_out(Model(listed), names, reserved=1).groups)) == 7
+    assert max(map(len, lay_out(Model(listed), names, reserved=1, counters=3).groups)) == 3
+
+
 def test_modifiers_make_no_tracepoint() -> None:
     assert {kind(f"cycles:{modifier}") for modifier in ("G", "D", "S", "I", "uk", "ppp")} == {"hardware"}
 

@@ -160,7 +160,8 @@ def count(model: Model, request: StatRequest, target: StatTarget, output: StatOu
         model,
         chosen.nodes,
         stored,
-        counters=request.counters or _free_counters(model),
+        counters=request.counters,
+        reserved=_watchdog_counters(),
         audit=request.audit,
         pmu_device=device or "",
         spelled=chosen.spelled,
@@ -278,13 +279,12 @@ def _with_kernel(chosen: EventSelection) -> EventSelection:
     return replace(chosen, events=(*chosen.events, *more))
 
 
-def _free_counters(model: Model) -> int:
-    """The core's general counters, less the one that the kernel's watchdog may use."""
+def _watchdog_counters() -> int:
+    """General counters that the kernel's watchdog uses: 1 or 0."""
     try:
-        watchdog = Path("/proc/sys/kernel/nmi_watchdog").read_text(encoding="ascii").strip() == "1"
+        return int(Path("/proc/sys/kernel/nmi_watchdog").read_text(encoding="ascii").strip() == "1")
     except (OSError, UnicodeDecodeError):
-        watchdog = False
-    return max(1, model.catalogue.pmu().general - watchdog)
+        return 0
 
 
 def _steps(interval_ms: int | None, target: StatTarget, serving: bool) -> tuple[int, int]:

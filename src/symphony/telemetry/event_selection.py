@@ -175,14 +175,16 @@ def lay_out(
     stored: Sequence[Verdict] = (),
     *,
     counters: int | None = None,
+    reserved: int = 0,
     audit: bool = False,
     pmu_device: str = "",
     spelled: Mapping[str, str] | None = None,
 ) -> CounterLayout:
     """The groups to count. Sums are derived only if all equalities between `nodes` were tested before (`stored`).
 
-    `counters`: general counters of the core, if not those of the catalogue; `pmu_device`: the core's device in perf, ""
-    to use the names of the catalogue; `spelled`: nodes for which perf needs other names.
+    `counters`: general counters of the core to use; None: those of the catalogue, without the `reserved` ones.
+    `pmu_device`: the core's device in perf, "" to use the names of the catalogue; `spelled`: nodes for which perf needs
+    other names.
     """
     names = {verdict.identity.name for verdict in stored}
     untested = [claim for claim in model.claims(nodes) if claim.relation == "=" and claim.name not in names]
@@ -199,8 +201,8 @@ def lay_out(
         by_unit.setdefault(events[node].unit, []).append(node)
     for unit, own in by_unit.items():
         pmu = model.catalogue.pmu(unit)
-        if counters is not None and events[own[0]].core:
-            pmu = replace(pmu, general=counters)
+        if events[own[0]].core:
+            pmu = replace(pmu, general=counters or max(1, pmu.general - reserved))
         anchors = [node for node in offered if events[node].unit == unit]
         # The kernel requires that slots lead the group of their parts.
         planned = plan(own, net, events, pmu, anchors=anchors).groups
