@@ -42,8 +42,8 @@ def store(name: str, verdicts: Iterable[Verdict], windows: int) -> Path | None:
     new = {which: one for which, one in found.items() if one.tested or which not in before}
     if not new:
         return None
-    verdicts = [_plain(one) for one in {**before, **new}.values()]
-    catalogue.write(file(name), {"format": VERDICTS_FORMAT, "cpu": name, "verdicts": verdicts})
+    all_verdicts = [_plain(one) for one in {**before, **new}.values()]
+    catalogue.write(file(name), {"format": VERDICTS_FORMAT, "cpu": name, "verdicts": all_verdicts})
     return file(name)
 
 
