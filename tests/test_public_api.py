@@ -39,6 +39,7 @@ PUBLIC = [
     "EngineError",
     "Gang",
     "GangRecord",
+    "Graph",
     "Hop",
     "InfeasibleError",
     "InputError",

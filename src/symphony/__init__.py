@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
     from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
     from symphony.runtime.cluster import Cluster, local, ray
-    from symphony.runtime.graph import graph
+    from symphony.runtime.graph import Graph, graph
     from symphony.runtime.job_handle import as_completed
     from symphony.runtime.kernels import kernel
     from symphony.runtime.kernels import training as training
@@ -104,7 +104,7 @@ _MODULES = {
     "problem.topology": "Device DeviceKind Hop Resource Topology",
     "problem.workload": "Edge Gang Job Kernel Profile Task TaskGraph Workload",
     "runtime.cluster": "Cluster local ray",
-    "runtime.graph": "graph",
+    "runtime.graph": "Graph graph",
     "runtime.job_handle": "as_completed",
     "runtime.kernels": "kernel training",
     "scheduling.policy": "Action Observation Policy best_device best_feasible pick_gang place preempt reconfigure wait",
@@ -189,6 +189,7 @@ __all__ = [
     "EngineError",
     "Gang",
     "GangRecord",
+    "Graph",
     "Hop",
     "InfeasibleError",
     "InputError",
