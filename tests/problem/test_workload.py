@@ -146,7 +146,12 @@ def test_bad_graphs(parts: dict[str, Any], message: str, where: str, hint: str) 
         ({"kernels": ()}, "unknown kernel 'k'", "workload 'w'", "define it"),
         ({"jobs": (Job(1, 0.0),)}, "graph index 1 is out of range", "job 0", "last graph"),
         ({"jobs": (Job(-1, 0.0),)}, "graph index -1 is out of range", "job 0", "last graph"),
-        ({"jobs": (Job(0, 2.0), Job(0, 1.0))}, "it arrives at 1.0 s, before job 0 (2.0 s)", "job 1", "sort jobs"),
+        (
+            {"jobs": (Job(0, 2.0), Job(0, 1.0))},
+            "it arrives at 1.0 s, and should arrive at a finite time from 2.0 s on",
+            "job 1",
+            "sort jobs",
+        ),
         ({"jobs": (Job(0, 0.0, priority=2**40),)}, "priority is 1099511627776", "job 0", "whole number"),
         ({"jobs": (Job(0, 0.0, home=1.5),)}, "home is 1.5", "job 0", "machine"),  # type: ignore[arg-type]
     ],

@@ -103,7 +103,7 @@ DAMAGES: list[tuple[Damage, str, str, tuple[int, int, int]]] = [
     (lambda d: d["jobs"][1].update(graph=True), "jobs[1].graph", "should be a whole number", (1, 2, 2)),
     (lambda d: d["jobs"][1].update(arrival_s="soon"), "jobs[1].arrival_s", "'soon', and should be a number", (1, 2, 2)),
     (lambda d: d["jobs"][1].update(arrival_s=-1), "jobs[1]", "it arrives at -1 s", (1, 2, 2)),
-    (lambda d: d["jobs"][2].update(arrival_s=1), "jobs[2]", "before job 0", (1, 2, 2)),
+    (lambda d: d["jobs"][2].update(arrival_s=1), "jobs[2]", "at a finite time from", (1, 2, 2)),
     (lambda d: d["jobs"][1].update(arrival=1), "jobs[1].arrival", "did you mean 'arrival_s'", (1, 2, 2)),
     (lambda d: d["jobs"][1].pop("graph"), "jobs[1]", "the key 'graph' is missing", (1, 2, 2)),
     (lambda d: d["jobs"].__setitem__(1, None), "jobs[1]", "it is null, and should be an object", (1, 2, 2)),
