@@ -905,7 +905,7 @@ class LocalEngine(Engine):
             if self._events:
                 return  # it has ended some; what is dispatched next may fill the other slot
             self._take_back(slot)
-            kept, moved = deque[Work](), []
+            kept, moved = deque[Work](), deque[Work]()
             for work in slot.work:
                 (moved if kept and _may_move(work) else kept).append(work)
             slot.work = kept

@@ -1,7 +1,7 @@
 """The worker process of the local engine: reads work from one pipe and writes results to another.
 
-Before it begins work, it reads a permit from a third pipe: the n-th message with work has permit n. The engine takes back
-work that has not begun by reading the rest of the permits itself.
+Before it begins work, it reads a permit from a third pipe: the n-th message with work has permit n. The engine takes
+back work that has not begun by reading the rest of the permits itself.
 
 The fork server loads this file by its path. It imports nothing of Symphony, and JAX only with kernels that use it. The
 engine imports the encoding of values from here.
