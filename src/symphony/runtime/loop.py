@@ -241,12 +241,12 @@ class Loop:
         commands = self.scheduler.turn(events, began_s - self._zero_s, self.observer.loads(began_s))
         self._own_time.turn_taken(commands.decisions, time.monotonic() - began_s)
         self._wakes_s = began_s + commands.wake_s
-        early = commands.early.tolist()
-        self._early |= {event.who: event for event, is_early in zip(events, early, strict=False) if is_early}
+        early = set(commands.early)
+        self._early |= {events[number].who: events[number] for number in early}
         self._carry_out(commands)
         if any(job.window is not None for job in self._admitted.values()):
-            for event, is_early in zip(events, early, strict=False):
-                if event.kind == happened.FINISHED and not is_early:
+            for number, event in enumerate(events):
+                if event.kind == happened.FINISHED and number not in early:
                     self._left(event.who)
 
     # --- admission
@@ -398,9 +398,8 @@ class Loop:
     # --- commands of the core
 
     def _carry_out(self, commands: TurnCommands) -> None:
-        jobs = commands.jobs.tolist()
-        if jobs != self._slot_jobs:
-            self._jobs_changed(jobs)
+        if commands.jobs != self._slot_jobs:
+            self._jobs_changed(commands.jobs)
         started = list(self._started(commands))
         work = [self._work(run, devices) for run, devices in started]
         self.scheduler.statistics.handling_s.extend([run.attempts[-1].handled_s for run, _ in started])
@@ -408,8 +407,8 @@ class Loop:
         work += [self._work(run, [device], ahead=True) for run, device in ahead]
         if work:
             self.engine.dispatch(work)
-        for gang in commands.saved.tolist():  # after the dispatch: the gang may have started within this turn
-            run = self._run_of(gang) if gang >= 0 else None
+        for gang in commands.saved:  # after the dispatch: the gang may have started within this turn
+            run = self._run_of(gang)
             if run is not None and run.number >= 0:
                 self.saving.stop(run)
 
@@ -436,10 +435,7 @@ class Loop:
     def _started(self, commands: TurnCommands) -> Iterator[tuple[TaskRun, list[int]]]:
         """Tasks that the core has started and the engine has not received, with the devices of their workers."""
         # A gang whose device failed may have started twice within this turn: the last start counts.
-        places = dict(zip(commands.started.tolist(), commands.devices.tolist(), strict=True))
-        for gang, devices in places.items():
-            if gang < 0:
-                return
+        for gang, devices in dict(commands.started).items():
             if not self._down.isdisjoint(devices):
                 continue  # the device failed within this turn: the core has placed the gang again, or will
             if gang in self._early:
@@ -452,7 +448,7 @@ class Loop:
             if run.number < 0 and (run.job.over.is_set() or run in self._delayed):
                 self._report_stopped(run)  # its job was abandoned within this turn, or it was sent ahead and failed
             elif run.number < 0:
-                yield run, [device for device in devices if device >= 0]
+                yield run, devices
 
     def _queued(self) -> Iterator[tuple[TaskRun, int]]:
         """Tasks in the queues of devices that may be sent ahead, in queue order."""
