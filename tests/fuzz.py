@@ -159,7 +159,6 @@ class Frames:
             messages.done(7, 1.0, 2.0, True, (b"x" * 100, None, (), 100), 0.1),
             messages.done(8, 1.0, 2.0, False, value, 0.1),
             messages.failed(9, 1.0, 2.0, "call", "KeyError", "KeyError Exception", "text", "Traceback", b"pickle"),
-            messages.dropped(10),
         ]
 
     def case(self, rng: random.Random) -> None:

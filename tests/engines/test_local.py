@@ -214,9 +214,15 @@ def test_many_small_inputs_make_no_large_message(driver: Driver) -> None:
     assert isinstance(driver.run(replace(work, inputs=tuple(made)))[0], Finished)
 
 
-def _wait_for(path: str) -> None:
+def _wait_for(path: str, began: str = "") -> None:
+    if began:
+        Path(began).touch()
     while not os.path.exists(path):
         time.sleep(0.002)
+
+
+def _touch(path: str) -> None:
+    Path(path).touch()
 
 
 def test_work_is_not_queued_behind_work_that_is_late(
@@ -232,6 +238,77 @@ def test_work_is_not_queued_behind_work_that_is_late(
     assert driver.value(first) == driver.value(second)
     (tmp_path / "go").touch()
     assert isinstance(driver.ends(late)[0], Finished)
+
+
+def test_work_that_was_sent_behind_a_long_one_runs_in_a_slot_that_is_idle(driver: Driver, tmp_path: Path) -> None:
+    long, short = driver.work(_wait_for, str(tmp_path / "go")), [driver.work(os.getpid) for _ in range(9)]
+    driver.engine.dispatch([long, *short])
+    assert len({driver.value(event) for event in driver.ends(*short)}) == 1
+    (tmp_path / "go").touch()
+    assert isinstance(driver.ends(long)[0], Finished)
+
+
+def test_work_that_waits_for_late_work_goes_to_a_slot_that_is_not_late(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(local, "LATE_S", 3600.0)
+    late = driver.work(_wait_for, str(tmp_path / "late"), str(tmp_path / "began"))
+    other = driver.work(_wait_for, str(tmp_path / "other"))
+    short = driver.work(os.getpid)
+    driver.engine.dispatch([late, other, short])
+    wait_until((tmp_path / "began").exists)
+    [slot] = [slot for slot in driver.engine._slots if slot.work and slot.work[0] is late]
+    assert list(slot.work) == [late, short] and slot.sent == 2
+    driver.engine.poll(0)
+    assert list(slot.work) == [late, short]  # neither is late
+    slot.since -= 7200.0
+    driver.engine.poll(0)
+    assert list(slot.work) == [late] and slot.sent == 1
+    (tmp_path / "other").touch()
+    assert all(isinstance(event, Finished) for event in driver.ends(other, short))
+    (tmp_path / "late").touch()
+    assert isinstance(driver.ends(late)[0], Finished)
+
+
+def test_more_work_than_is_sent_at_once_runs_in_order(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "MAX_SENT", 2)
+    work = [driver.work(time.monotonic, device=1) for _ in range(7)]
+    ends = [driver.value(event) for event in driver.run(*work)]
+    assert ends == sorted(ends)
+
+
+def test_cancelled_work_that_was_sent_never_runs_and_the_rest_does(driver: Driver, tmp_path: Path) -> None:
+    """The second function is new to the process: its code goes with the cancelled call, and again with the next."""
+    running = driver.work(_wait_for, str(tmp_path / "go"), device=1)
+    cancelled, next_one = (driver.work(_touch, str(tmp_path / name), device=1) for name in ("cancelled", "next"))
+    driver.engine.dispatch([running, cancelled, next_one])
+    driver.engine.cancel(cancelled.number)
+    assert driver.ends(cancelled) == [Stopped(cancelled.number)]
+    (tmp_path / "go").touch()
+    assert [type(event) for event in driver.ends(running, next_one)] == [Finished, Finished]
+    assert (tmp_path / "next").exists() and not (tmp_path / "cancelled").exists()
+
+
+def test_a_kernel_that_takes_the_permits_of_others_is_killed(driver: Driver, tmp_path: Path) -> None:
+    def take(path):
+        import contextlib
+        import os
+        import time
+
+        for descriptor in range(900, 910):
+            with contextlib.suppress(OSError):
+                if not os.get_blocking(descriptor):
+                    os.read(descriptor, 1 << 12)
+        open(path, "w").close()
+        time.sleep(3600)
+
+    bad, waits = driver.work(take, str(tmp_path / "taken"), device=1), driver.work(os.getpid, device=1)
+    driver.engine.dispatch([bad, waits])
+    wait_until((tmp_path / "taken").exists)
+    driver.engine.cancel(waits.number)
+    failed, stopped = driver.ends(bad, waits)
+    assert stopped == Stopped(waits.number)
+    assert isinstance(failed, Failed) and "permits" in failed.message
 
 
 def test_a_device_that_cannot_be_started_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +456,6 @@ WRONG = {
     ),
     "never complete": (struct.pack(messages.HEADER, b"sy", messages.DONE, 0, 100_000, 1), "not complete after"),
     "ready again": (messages.ready(""), "twice that it is ready"),
-    "not begun": (messages.dropped(1), "which it was to run"),
     "a file of others": (
         messages.done(1, 0.0, 0.0, False, (None, "../x", ((0, 1),), 1), 0.0),
         "did not write",

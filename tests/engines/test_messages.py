@@ -14,7 +14,7 @@ from symphony.engines import messages as m
 SHORT = m.done(7, 1.5, 0.25, True, (b"pickle", None, (), 6), 0.125)
 LONG = m.done(8, 1.5, 0.25, False, (None, "w3-0", ((0, 100_000), (100_032, 64)), 100_064), math.nan)
 BROKE = m.failed(9, 1.5, 0.25, "call", "LookupError", "LookupError Exception", "of course", "Traceback", b"exception")
-ALL = [m.ready(""), SHORT, LONG, BROKE, m.dropped(10)]
+ALL = [m.ready(""), SHORT, LONG, BROKE]
 
 
 def read(data: bytes) -> list[m.Message]:
@@ -31,7 +31,6 @@ def test_messages_come_out_as_they_went_in() -> None:
         m.Broke(9, 1.5, 0.25, "call", "LookupError", "LookupError Exception", "of course", "Traceback", b"exception")
     ]
     assert read(m.failed(9, 1.5, 0.25, "result", "T", "", "", "", None))[0][-1] is None
-    assert read(m.dropped(10)) == [m.Dropped(10)]
 
 
 @given(st.lists(st.sampled_from(ALL)), st.lists(st.integers(1, 40)))
@@ -106,7 +105,7 @@ def test_answers_to_a_call_are_all_there_and_in_order() -> None:
         answers[::-1],
         [*answers, answers[2]],
         [*answers, b"more"],
-        [m.dropped(0), *answers[1:]],
+        [m.ready(""), *answers[1:]],
     ):
         with pytest.raises(m.Malformed):
             m.read_answers(b"".join(wrong), 3)

@@ -24,7 +24,7 @@ def test_the_network_decides_about_kernels_that_are_worth_its_time(cost_s: float
     commands = core.turn([made.arrival()], 1.0, None)
     found = budget.counts[decides]
     assert found.decisions == commands.decisions > 0 and found.seconds > 0 and found.kernel_s > 0.1
-    assert {budget.placed[gang][0] for gang in commands.started.tolist()} == {decides}
+    assert {budget.placed[gang][0] for gang, _ in commands.started} == {decides}
     assert sum(one.decisions for one in budget.counts.values()) == commands.decisions
 
 

@@ -19,7 +19,6 @@ import pytest
 import symphony as sy
 from symphony.engines.engine import RAISED, DeviceDown, DeviceUp, Failed, Stopped
 from symphony.runtime.cluster import Cluster
-from symphony.runtime.loop import SURPRISE_RUNS
 from symphony.scheduling.indexing import NO_INDEX
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import RUNNING
@@ -505,37 +504,3 @@ def test_a_wait_that_has_a_bound_ends_though_nothing_happens(tmp_path: Path) -> 
         for job in jobs:
             job.result(SECONDS)
         assert not cluster._loop.scheduler.statistics.fallbacks
-
-
-def test_nothing_is_sent_ahead_behind_a_kernel_that_took_far_longer_than_expected(tmp_path: Path) -> None:
-    """Two are short, so the next two are sent at once; the first of these is long, and the next two are not."""
-    engine = ByHand(machine(slots=1))
-    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
-
-    def end(number: int, seconds: float) -> None:
-        engine.news.append(replace(engine.finished(number), seconds=seconds))
-        cluster.step()
-
-    def submit_two() -> int:
-        for _ in range(2):
-            cluster.submit(one(soft))
-        cluster.step()
-        return len(engine.sent)
-
-    assert submit_two() == 1  # its time is not known
-    end(0, 1e-4)
-    end(1, 1e-4)
-    assert submit_two() == 4
-    end(2, 0.3)
-    end(3, 1e-4)
-    assert submit_two() == 5
-    end(4, 1e-4)
-    assert len(engine.sent) == 6
-    end(5, 1e-4)
-    for number in range(6, 6 + SURPRISE_RUNS):
-        cluster.submit(one(soft))
-        cluster.step()
-        end(number, 1e-4)
-    count = len(engine.sent)
-    assert submit_two() == count + 2  # it has been short again for long enough
-    cluster.close(wait=False)

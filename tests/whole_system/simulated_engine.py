@@ -33,7 +33,7 @@ from symphony.engines.engine import (
 from symphony.engines.worker import pickled, unpickled
 from symphony.problem.errors import EngineError
 from symphony.problem.topology import Topology
-from symphony.runtime.loop import MAX_AHEAD_TASKS
+from symphony.runtime.sending_ahead import MAX_AHEAD_TASKS
 from tests.whole_system.faults import Broken, Faults
 from tests.whole_system.virtual_time import Clock
 

@@ -28,11 +28,12 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 FORK, REAP = b"f", b"r"
 REQUEST, ANSWER = "<cq", "<cq"  # kind, and a pid or an exit status
+PIPES = 3  # of a worker: see `worker.main`
 UNKNOWN = -signal.SIGKILL  # assumed where the exit status of a process is not known
 PATIENCE_S = 10.0  # for killed processes to end
 SWEEP_AFTER_S = 0.2  # from the end of a worker to the end of what it has left
@@ -69,19 +70,19 @@ class ForkServer:
         self.socket = ours
         return ours
 
-    def fork(self, read: int, write: int, requester: Any) -> bool:
+    def fork(self, pipes: Sequence[int], requester: Any) -> bool:
         """Request a worker with these pipes; False if the request could not be sent."""
-        return self._ask(FORK, 0, requester, [read, write])
+        return self._ask(FORK, 0, requester, pipes)
 
     def reap(self, pid: int, requester: Any) -> bool:
         """Ask for the exit status of a process; False if the request could not be sent."""
         return self._ask(REAP, pid, requester, [])
 
-    def _ask(self, what: bytes, number: int, requester: Any, descriptors: list[int]) -> bool:
+    def _ask(self, what: bytes, number: int, requester: Any, descriptors: Sequence[int]) -> bool:
         if self.socket is None:
             return False
         try:
-            socket.send_fds(self.socket, [struct.pack(REQUEST, what, number)], descriptors)
+            socket.send_fds(self.socket, [struct.pack(REQUEST, what, number)], list(descriptors))
         except OSError:  # it has ended, which `answers` reports; or its buffer is full
             return False
         self._asked.append((what, requester))
@@ -143,7 +144,7 @@ def main(control: socket.socket) -> None:
                 processes.end_tree(os.getpid(), without=workers)
             sweep_s = math.inf
             continue
-        data, descriptors, _, _ = socket.recv_fds(control, struct.calcsize(REQUEST), 2)
+        data, descriptors, _, _ = socket.recv_fds(control, struct.calcsize(REQUEST), PIPES)
         if len(data) != struct.calcsize(REQUEST):
             processes.end_tree(os.getpid())
             os._exit(0)

@@ -68,6 +68,7 @@ MAX_FAILED_STARTS = 3  # consecutive failed starts until a device goes down …
 MAX_KILLED_STARTS = 20  # … and starts that were killed from outside, or could not be forked
 MAX_SPARE = 8  # workers forked ahead of demand
 LATE_S = 10e-3  # work that queues behind other work was expected to wait less; chosen
+MAX_SENT = 512  # work sent to a worker that has not ended: their permits are written at once (PIPE_BUF)
 MAX_MESSAGE_S = 30.0  # from the first to the last byte of a message, which a worker writes at once
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # exponential back-off after a fork that failed
 
@@ -79,6 +80,7 @@ class _Worker:
     name: str  # never reused; prefix of the names of the files that it writes
     read: int
     write: int
+    permits: tuple[int, int]  # both ends of the pipe with permits to begin work: see `worker.py`
     began_s: float
     pid: int = 0  # 0 = not forked yet
     forked_by: int = 0  # pid of the fork server that has to reap it
@@ -96,6 +98,7 @@ class _Worker:
     incomplete_s: float = math.inf  # when a message that has begun must be complete
     outbox: bytearray = field(default_factory=bytearray)
     blocked: bool = False  # the pipe to it is full
+    permitted: int = 0  # the last permit written
     knows: set[str] = field(default_factory=set)  # digests of the functions sent to it
 
     @property
@@ -115,7 +118,6 @@ class _Slot:
     work: deque[Work] = field(default_factory=deque)  # first in, first out; the first one runs
     sent: int = 0  # how many of these were sent to the worker
     since: float = math.inf  # the earliest time at which the first one may have started; inf = it has not
-    dropped: set[int] = field(default_factory=set)  # work that the worker was asked not to start
     stopped: tuple[int, str] | None = None  # work because of which the worker was killed, and why
     breach: Breach | None = None  # the limit, if that is why
 
@@ -245,6 +247,7 @@ class LocalEngine(Engine):
         """Handle messages, exits and timeouts of workers; the events that follow."""
         if self._closed:
             raise EngineError("the local engine is closed", hint="make a new one: with sy.local() as cluster: …")
+        self._spread()
         wait = 0.0 if self._events else max(min(timeout_s, self._next_deadline() - time.monotonic()), 0.0)
         for key, _ in self._selector.select(None if wait == math.inf else wait):
             if self._selector.get_map().get(key.fd) is not key:
@@ -358,19 +361,19 @@ class LocalEngine(Engine):
     def _fork(self, server: ForkServer, slot: _Slot | None) -> None:
         if server.socket is None:
             self._selector.register(server.start(), selectors.EVENT_READ, server)
-        (read_here, write_there), (read_there, write_here) = os.pipe(), os.pipe()
-        os.set_blocking(read_here, False)
-        os.set_blocking(write_here, False)
+        (read_here, write_there), (read_there, write_here), permits = os.pipe(), os.pipe(), os.pipe()
+        for descriptor in (read_here, write_here, *permits):
+            os.set_blocking(descriptor, False)
         name = f"w{next(self._workers)}"
         if self._containment.own_accounts:  # or another user could create its files first
             name += f"x{secrets.token_hex(8)}"
-        worker = _Worker(server, slot, name, read_here, write_here, time.monotonic())
+        worker = _Worker(server, slot, name, read_here, write_here, permits, time.monotonic())
         if slot is None:
             self._spare.append(worker)
         else:
             slot.worker = worker
         self._selector.register(worker.read, selectors.EVENT_READ, worker)
-        asked = server.fork(read_there, write_there, worker)
+        asked = server.fork((read_there, write_there, permits[0]), worker)
         os.close(read_there)
         os.close(write_there)
         if not asked:
@@ -459,8 +462,8 @@ class LocalEngine(Engine):
             self._selector.unregister(worker.read)
             if worker.blocked:
                 self._selector.unregister(worker.write)
-            os.close(worker.read)
-            os.close(worker.write)
+            for descriptor in (worker.read, worker.write, *worker.permits):
+                os.close(descriptor)
             worker.read = worker.write = -1
 
     def _close_worker(self, worker: _Worker) -> None:
@@ -522,8 +525,6 @@ class LocalEngine(Engine):
         if slot.sent > 0 and worker.up and slot.work:
             self._report_death(slot, code, worker)
         self._remove_group(worker)
-        for number in slot.dropped & {work.number for work in slot.work}:
-            self._remove(slot, number)
         slot.failures = 0 if worker.up else slot.failures + 1
         if slot.failures >= (MAX_KILLED_STARTS if code in (-signal.SIGKILL, -signal.SIGTERM) else MAX_FAILED_STARTS):
             times = f"its worker process ended {slot.failures} times in a row before it was ready"
@@ -600,10 +601,19 @@ class LocalEngine(Engine):
             if not self._confine(slot, worker, first):
                 return
             slot.since = time.monotonic()
-        for work in itertools.islice(slot.work, slot.sent, None):
-            if slot.sent and (_tag(work) != worker.tag or work.cores > 1 or work.memory != worker.memory):
+        batch: list[Work] = []
+        for work in itertools.islice(slot.work, slot.sent, MAX_SENT):
+            if slot.sent + len(batch) and (_tag(work) != worker.tag or work.cores > 1 or work.memory != worker.memory):
                 break
-            slot.sent += 1
+            batch.append(work)
+            if work.cores > 1:
+                break
+        try:
+            os.write(worker.permits[1], _permits(worker.permitted, len(batch)))
+        except BlockingIOError:  # the rest is sent when it has begun what it has
+            return
+        slot.sent, worker.permitted = slot.sent + len(batch), worker.permitted + len(batch)
+        for work in batch:
             known = work.function.digest in worker.knows
             worker.knows.add(work.function.digest)
             code = None if known else work.function.code.at
@@ -611,8 +621,6 @@ class LocalEngine(Engine):
             self._grant(worker, code, work.arguments.at, *inputs)
             rest = (work.function.digest, code, work.arguments.at, inputs, *work.plain_options())
             worker.outbox += process.framed(("run", work.number, -1 if work.user else work.job, *rest))
-            if work.cores > 1:
-                break
         self._watch(slot)
         self._flush(worker)
 
@@ -790,20 +798,13 @@ class LocalEngine(Engine):
             raise Malformed(f"it answers attempt {number}, but runs none")
         if number != slot.work[0].number:
             raise Malformed(f"it answers attempt {number}, but runs {slot.work[0].number}")
-        if isinstance(message, messages.Dropped):
-            if number not in slot.dropped:
-                raise Malformed(f"it dropped attempt {number}, which it was to run")
-            slot.sent -= 1
-            self._remove(slot, number)
-        else:
-            now_s = time.monotonic()
-            self._events.append(self._event(worker, message, now_s))
-            slot.sent -= 1
-            work = slot.work.popleft()
-            slot.dropped.discard(number)
-            slot.since = now_s if slot.sent else math.inf
-            self._leave(work)
-            self._watch(slot)
+        now_s = time.monotonic()
+        self._events.append(self._event(worker, message, now_s))
+        slot.sent -= 1
+        work = slot.work.popleft()
+        slot.since = now_s if slot.sent else math.inf
+        self._leave(work)
+        self._watch(slot)
         if not slot.sent:
             self._send(slot)
 
@@ -853,27 +854,63 @@ class LocalEngine(Engine):
         slot = self._where.get(number)
         if slot is None or (slot.stopped is not None and slot.stopped[0] == number):
             return
-        if slot.worker is not None:
+        if slot.sent and slot.work[0].number != number:
+            self._take_back(slot)
+        elif slot.worker is not None:
             self._receive(slot.worker)  # the work may have ended by now
-        if number not in self._where:
-            return
-        place = [work.number for work in slot.work].index(number)
-        if place >= slot.sent or slot.worker is None:
-            self._remove(slot, number)
-        elif place > 0:
-            slot.dropped.add(number)
-            slot.worker.outbox += process.framed(("drop", number))
-            self._flush(slot.worker)
-        else:
-            slot.stopped = number, why
-            self._kill(slot.worker)
+        if number in self._where:
+            if slot.sent and slot.worker is not None and slot.work[0].number == number:
+                slot.stopped = number, why
+                self._kill(slot.worker)
+            else:
+                [work] = [work for work in slot.work if work.number == number]
+                slot.work.remove(work)
+                self._leave(work)
+                self._events.append(Stopped(number))
+        self._send(slot)
 
-    def _remove(self, slot: _Slot, number: int) -> None:
-        [work] = [work for work in slot.work if work.number == number]
-        slot.work.remove(work)
-        slot.dropped.discard(number)
-        self._leave(work)
-        self._events.append(Stopped(number))
+    def _take_back(self, slot: _Slot) -> None:
+        """Take back what the worker has not begun: of the work in the queue, at most the first is then sent."""
+        worker = slot.worker
+        if worker is None or not slot.sent:
+            return
+        permits = b""
+        if worker.read >= 0:
+            with contextlib.suppress(BlockingIOError):
+                permits = os.read(worker.permits[0], MAX_SENT * process.PERMIT_BYTES)
+            self._receive(worker)
+        if slot.worker is not worker:
+            return  # it has ended: nothing is sent
+        count = len(permits) // process.PERMIT_BYTES
+        begun = slot.sent - count
+        back = itertools.islice(slot.work, max(begun, 0), slot.sent)
+        if worker.read >= 0 and (begun not in (0, 1) or permits != _permits(worker.permitted - count, count)):
+            worker.malformed = "it has read or written permits of work that it does not run"
+            begun = 1
+        slot.sent = min(begun, 1)
+        slot.since = slot.since if slot.sent else math.inf
+        worker.knows.difference_update([work.function.digest for work in back])
+        if worker.malformed:
+            self._kill(worker)
+
+    def _spread(self) -> None:
+        """Queue work again that waits in a slot while another of its device is idle, or waits for work that is late."""
+        for slot in [slot for slot in self._slots if len(slot.work) > 1]:
+            late_s = time.monotonic() - LATE_S
+            others = (other for other in self._slots if other.device == slot.device and _is_ready(other))
+            better = (not other.work or slot.since < late_s <= other.since for other in others)
+            if slot.worker is None or not any(better) or not any(map(_may_move, itertools.islice(slot.work, 1, None))):
+                continue
+            self._receive(slot.worker)
+            if self._events:
+                return  # it has ended some; what is dispatched next may fill the other slot
+            self._take_back(slot)
+            kept, moved = deque[Work](), deque[Work]()
+            for work in slot.work:
+                (moved if kept and _may_move(work) else kept).append(work)
+            slot.work = kept
+            self.dispatch(moved)
+            self._send(slot)
 
     def _leave(self, work: Work) -> None:
         """Work has left the queue of its slot: take it out of the queues of further slots."""
@@ -887,12 +924,28 @@ class LocalEngine(Engine):
     def _next_deadline(self) -> float:
         times = [slot.since + slot.work[0].timeout_s for slot in self._slots if slot.sent]
         times += [slot.worker.incomplete_s for slot in self._slots if slot.worker and not slot.worker.malformed]
+        late_s = time.monotonic() - LATE_S
+        times += [slot.since + LATE_S for slot in self._slots if len(slot.work) > 1 and slot.since >= late_s]
         return min([*times, *(slot.retry_s for slot in self._slots)], default=math.inf)
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 4096):
                 pass
+
+
+def _permits(after: int, count: int) -> bytes:
+    """The permits that follow one of this number."""
+    return b"".join(number.to_bytes(process.PERMIT_BYTES, "little") for number in range(after + 1, after + count + 1))
+
+
+def _is_ready(slot: _Slot) -> bool:
+    return slot.worker is not None and slot.worker.ready
+
+
+def _may_move(work: Work) -> bool:
+    """Whether work may change its slot: gangs, and work for several cores, are in several queues in the same order."""
+    return work.cores == 1 and work.gang < 0
 
 
 def _tag(work: Work) -> tuple[str, int]:

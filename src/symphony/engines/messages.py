@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 MAGIC = b"sy"
-READY, DONE, FAILED, DROPPED = 1, 2, 3, 4
+READY, DONE, FAILED = 1, 2, 3
 HEADER, HEADER_BYTES = "<2sBBIQ", 16  # writers use format strings: a `struct.Struct` cannot be sent by value to Ray
 MAX_PAYLOAD = 256 << 10  # bytes
 MAX_NAME = 200  # bytes of the name of a type or a file
@@ -69,11 +69,7 @@ class Broke(NamedTuple):
     exception: bytes | None  # pickled; only the user who submitted the kernel may unpickle it
 
 
-class Dropped(NamedTuple):
-    number: int
-
-
-Message = Ready | Done | Broke | Dropped
+Message = Ready | Done | Broke
 
 
 # --- written by the worker
@@ -81,10 +77,6 @@ Message = Ready | Done | Broke | Dropped
 
 def ready(problem: str) -> bytes:
     return _frame(READY, 0, _cut(problem, MAX_TEXT))
-
-
-def dropped(number: int) -> bytes:
-    return _frame(DROPPED, number, b"")
 
 
 def done(number: int, began: float, seconds: float, cold: bool, value: Portable, busy: float) -> bytes:
@@ -164,12 +156,6 @@ def _ready(number: int, data: bytes, at: int, end: int) -> Ready:
     return Ready(number, _text(data[at:end]))
 
 
-def _dropped(number: int, data: bytes, at: int, end: int) -> Dropped:
-    if at != end:
-        raise ValueError(f"{end - at} bytes too many")
-    return Dropped(number)
-
-
 def _done(number: int, data: bytes, at: int, end: int) -> Done:
     if end - at < _DONE_BYTES:
         raise ValueError(f"{end - at} bytes are too few")
@@ -217,7 +203,6 @@ _READERS: dict[int, Callable[[int, bytes, int, int], Message]] = {
     READY: _ready,
     DONE: _done,
     FAILED: _broke,
-    DROPPED: _dropped,
 }
 
 

@@ -1,5 +1,8 @@
 """The worker process of the local engine: reads work from one pipe and writes results to another.
 
+Before it begins work, it reads a permit from a third pipe: the n-th message with work has permit n. The engine takes
+back work that has not begun by reading the rest of the permits itself.
+
 The fork server loads this file by its path. It imports nothing of Symphony, and JAX only with kernels that use it. The
 engine imports the encoding of values from here.
 
@@ -49,15 +52,16 @@ def _sibling_module(name: str, folder: str = ".") -> Any:
 
 
 if __package__:
-    from symphony.engines.messages import MAX_BUFFERS, MAX_TEXT, Portable, done, dropped, failed, ready
+    from symphony.engines.messages import MAX_BUFFERS, MAX_TEXT, Portable, done, failed, ready
 else:
     _messages = _sibling_module("messages")
     MAX_BUFFERS, MAX_TEXT, Portable = _messages.MAX_BUFFERS, _messages.MAX_TEXT, _messages.Portable
-    done, dropped, failed, ready = _messages.done, _messages.dropped, _messages.failed, _messages.ready
+    done, failed, ready = _messages.done, _messages.failed, _messages.ready
 
 MIN_OUT_OF_BAND_BYTES = 8 << 10  # smaller buffers stay in the pickle
 MAX_INLINE_VALUE_BYTES = 16 << 10  # larger values go into files
 READ_BYTES = 1 << 18  # bytes read from a pipe at once
+PERMIT_BYTES = 8
 MAX_PENDING_LINE = 1 << 12  # characters, or pieces, of an unfinished line that are buffered
 HIGH = 900  # lowest descriptor for pipes: kernels that close or write to low descriptors miss them
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -502,11 +506,11 @@ class _Stream:
 
 
 class _Process:
-    def __init__(self, read: int, write: int) -> None:
-        self.read, self.write = read, write
+    def __init__(self, read: int, write: int, permits: int) -> None:
+        self.read, self.write, self.permits = read, write, permits
         self.inbox = Inbox()
-        self.waiting: deque[tuple] = deque()  # received work
-        self.dropped: set[int] = set()
+        self.waiting: deque[tuple] = deque()  # received work, also what the engine has taken back
+        self.passed = 0  # work that was begun or passed over
         self.kernels = Kernels(lambda: _sibling_module("training_run", "../training_jobs").TrainingRun)
         self.folder = ""
         self.printed = OutputRedirect(lambda: _sibling_module("output").OutputLog)
@@ -526,9 +530,7 @@ class _Process:
             _end()  # the engine has ended
         for message in self.inbox.feed(data):
             if message[0] == "run":
-                self.waiting.append(message)
-            elif message[0] == "drop":
-                self.dropped.add(message[1])
+                self.waiting.append(message[1:])
             elif message[0] == "pin":
                 with contextlib.suppress(OSError):  # these CPUs are no longer allowed: run unpinned
                     os.sched_setaffinity(0, message[1] or os.sched_getaffinity(0))
@@ -536,6 +538,27 @@ class _Process:
                 self.confine(*message[1:])
             else:
                 self.begin(*message[1:])
+
+    def next_work(self) -> tuple:
+        """Wait for work that the engine has not taken back. From then on, it cannot."""
+        permit = self.permit()
+        while True:
+            while self.waiting:
+                work = self.waiting.popleft()
+                self.passed += 1
+                if self.passed == permit:
+                    return work
+            self.listen()
+
+    def permit(self) -> int:
+        """Wait for the permit of the next work."""
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                data = os.read(self.permits, PERMIT_BYTES)
+                if not data:
+                    _end()  # the engine has ended
+                return int.from_bytes(data, "little")
+            self.listen()  # the engine writes the permit before the work
 
     def begin(self, path: Sequence[str], working: str, folder: str, name: str, accelerator: str) -> None:
         """Set the process up; the names of its files begin with `name`."""
@@ -655,19 +678,9 @@ def _moved(descriptor: int) -> int:
     raise OSError(errno.EMFILE, "there are no descriptors left")
 
 
-def main(read: int, write: int) -> None:
-    process = _Process(_moved(read), _moved(write))
+def main(read: int, write: int, permits: int) -> None:
+    """`read`: messages of the engine. `write`: answers. `permits`: to begin work; it does not block."""
+    process = _Process(_moved(read), _moved(write), _moved(permits))
     threading.Thread(target=_watch, args=(process.read,), daemon=True).start()
-    incoming = select.poll()
-    incoming.register(process.read, select.POLLIN)
     while True:
-        # Read messages before starting work: it may have been dropped.
-        if not process.waiting or incoming.poll(0):
-            process.listen()
-            continue
-        work = process.waiting.popleft()
-        if work[1] in process.dropped:
-            process.dropped.discard(work[1])
-            process.say(dropped(work[1]))
-        else:
-            process.run(*work[1:])
+        process.run(*process.next_work())

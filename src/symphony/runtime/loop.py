@@ -1,9 +1,8 @@
 """The loop between the core and an engine: engine events become events of the core, commands of the core become work.
 
 One thread runs the loop and owns its state. Other threads queue requests and wake it. The core keeps the queues. The
-engine receives the gangs that the core has started. If all kernels on a device are short, it also receives the next
-ones of that device's queue ahead of time, so that a process need not wait for a decision. So a gang may finish before
-the core has started it; its event is kept until then.
+engine receives the gangs that the core has started, and short ones ahead of time (`sending_ahead.py`). So a gang may
+finish before the core has started it; its event is kept until then.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from symphony.engines.engine import DeviceDown, DeviceUp, Engine, EngineEvent, Failed, Finished, Function, Stopped, Work
 from symphony.problem import units
@@ -48,6 +46,7 @@ from symphony.runtime.live_workload import Shapes
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
 from symphony.runtime.report import KILLED_RUN
 from symphony.runtime.scheduler import Scheduler
+from symphony.runtime.sending_ahead import SendingAhead
 from symphony.runtime.snapshots import TaskSketch, sketches
 from symphony.runtime.task_window import MAX_WHOLE_TASKS, TaskWindow, places
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
@@ -56,18 +55,6 @@ from symphony.training_jobs.live.rounds import RoundLearner, TrainingJobTracker
 from symphony.training_jobs.live.supervisor import TrainingSupervisor
 
 log = logging.getLogger("symphony.runtime")
-SHORT_KERNEL_S = 5e-3  # kernels with less expected time may be sent ahead: one for each slot, …
-MAX_AHEAD_S, MAX_AHEAD_TASKS = 1e-3, 64  # … or as many as take this time together, up to this number
-SURPRISE_S = 50e-3  # a kernel that was expected to be short and took longer than this …
-SURPRISE_RUNS = 64  # … counts as long for so many of its runs. Chosen: busy cores rarely delay a kernel so much
-MAX_EXPECTATIONS = 4096  # kept by `Loop._expectation`
-MIN_BATCH = 4  # sent ahead for each slot: if there may be more, they are sent when half of them have ended
-
-
-class _Dispatch(NamedTuple):
-    run: TaskRun
-    devices: list[int]
-    ahead: bool  # sent before the core has started it
 
 
 class Loop:
@@ -90,7 +77,7 @@ class Loop:
         self._attempts: dict[int, TaskRun] = {}  # that run
         self._numbers = itertools.count()
         self.occupancy = DeviceOccupancy(self.topology)
-        self._slots = [self.topology.kind_of[device.kind].slots for device in self.topology.devices]
+        self._slots = sum(self.topology.kind_of[device.kind].slots for device in self.topology.devices)
         kinds = [kind.name for kind in self.topology.kinds]
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
         self.observer = MachineObserver(engine, scheduler, self.occupancy)
@@ -101,10 +88,7 @@ class Loop:
         self._wakes_s = math.inf  # until when the policy asked to wait
         self._slot_jobs: list[int] = []  # number of the job in each slot of the core, as of the last turn …
         self._in_slot: dict[int, JobState] = {}  # … and the job
-        self._long: list[set[TaskRun]] = [set() for _ in self.topology.devices]  # runs that are not short
-        self._enough: list[float] = [math.inf] * len(self._long)  # with more runs, no more are sent ahead now
-        self._expected: dict[tuple[str, int, int], tuple[int, float, float]] = {}  # see `_expectation`
-        self._surprising: dict[tuple[str, int], int] = {}  # by kernel and device kind: runs for which it counts as long
+        self._ahead = SendingAhead(self.topology, scheduler.workload.profiles)
         self._names = [(device.name,) for device in self.topology.devices]
         self._delayed: list[TaskRun] = []  # admitted tasks that may not be tried again yet
         self._limited: list[JobState] = []  # running jobs with a time limit
@@ -257,12 +241,12 @@ class Loop:
         commands = self.scheduler.turn(events, began_s - self._zero_s, self.observer.loads(began_s))
         self._own_time.turn_taken(commands.decisions, time.monotonic() - began_s)
         self._wakes_s = began_s + commands.wake_s
-        early = commands.early.tolist()
-        self._early |= {event.who: event for event, is_early in zip(events, early, strict=False) if is_early}
+        early = set(commands.early)
+        self._early |= {events[number].who: events[number] for number in early}
         self._carry_out(commands)
         if any(job.window is not None for job in self._admitted.values()):
-            for event, is_early in zip(events, early, strict=False):
-                if event.kind == happened.FINISHED and not is_early:
+            for number, event in enumerate(events):
+                if event.kind == happened.FINISHED and number not in early:
                     self._left(event.who)
 
     # --- admission
@@ -320,7 +304,11 @@ class Loop:
         """Admit a graph that is large, or whose user has a limit: its tasks enter the core when they are ready and
         there is room.
         """
-        room = min(places(sum(self._slots)), job.limits.slots + 1, len(job.runs) + 1)
+        room = min(
+            places(self._slots),
+            job.limits.slots + 1,
+            len(job.runs) + 1,
+        )
         workload, job.window = self.scheduler.workload, TaskWindow(int(room))
         workers = max(run.kernel.options.workers for run in job.runs)
         shapes = workload.shapes.to_hold(len(job.window.tasks), 1, workload.kernels_with(job.graph), workers)
@@ -410,18 +398,17 @@ class Loop:
     # --- commands of the core
 
     def _carry_out(self, commands: TurnCommands) -> None:
-        jobs = commands.jobs.tolist()
-        if jobs != self._slot_jobs:
-            self._jobs_changed(jobs)
-        to_send = [*self._started(commands)]
-        to_send += self._ahead(to_send)
-        if to_send:
-            work = [self._work(one) for one in to_send]
-            handled = [one.run.attempts[-1].handled_s for one in to_send if not one.ahead]
-            self.scheduler.statistics.handling_s.extend(handled)
+        if commands.jobs != self._slot_jobs:
+            self._jobs_changed(commands.jobs)
+        started = list(self._started(commands))
+        work = [self._work(run, devices) for run, devices in started]
+        self.scheduler.statistics.handling_s.extend([run.attempts[-1].handled_s for run, _ in started])
+        ahead = self._ahead.choose([len(runs) for runs in self.occupancy.on], self._queued())
+        work += [self._work(run, [device], ahead=True) for run, device in ahead]
+        if work:
             self.engine.dispatch(work)
-        for gang in commands.saved.tolist():  # after the dispatch: the gang may have started within this turn
-            run = self._run_of(gang) if gang >= 0 else None
+        for gang in commands.saved:  # after the dispatch: the gang may have started within this turn
+            run = self._run_of(gang)
             if run is not None and run.number >= 0:
                 self.saving.stop(run)
 
@@ -445,13 +432,10 @@ class Loop:
         for user in left:
             self._enter_all(user)
 
-    def _started(self, commands: TurnCommands) -> Iterator[_Dispatch]:
-        """Gangs that the core has started and the engine has not received."""
+    def _started(self, commands: TurnCommands) -> Iterator[tuple[TaskRun, list[int]]]:
+        """Tasks that the core has started and the engine has not received, with the devices of their workers."""
         # A gang whose device failed may have started twice within this turn: the last start counts.
-        places = dict(zip(commands.started.tolist(), commands.devices.tolist(), strict=True))
-        for gang, devices in places.items():
-            if gang < 0:
-                return
+        for gang, devices in dict(commands.started).items():
             if not self._down.isdisjoint(devices):
                 continue  # the device failed within this turn: the core has placed the gang again, or will
             if gang in self._early:
@@ -464,45 +448,14 @@ class Loop:
             if run.number < 0 and (run.job.over.is_set() or run in self._delayed):
                 self._report_stopped(run)  # its job was abandoned within this turn, or it was sent ahead and failed
             elif run.number < 0:
-                yield _Dispatch(run, [device for device in devices if device >= 0], ahead=False)
+                yield run, devices
 
-    def _ahead(self, to_send: list[_Dispatch]) -> Iterator[_Dispatch]:
-        """The next tasks of the queues of devices on which all kernels are short."""
-        sent = [len(runs) for runs in self.occupancy.on]
-        is_long = [bool(runs) for runs in self._long]
-        for starts, devices, _ in to_send:
-            for device in devices:
-                sent[device] += 1
-                is_long[device] = is_long[device] or self._seconds(starts, device) >= SHORT_KERNEL_S
-        open_devices = {
-            device for device, count in enumerate(sent) if 0 < count < self._enough[device] and not is_long[device]
-        }
-        if not open_devices:
-            return
-        started = {id(one.run) for one in to_send}
+    def _queued(self) -> Iterator[tuple[TaskRun, int]]:
+        """Tasks in the queues of devices that may be sent ahead, in queue order."""
         for gang, device in self.scheduler.queued():
-            if device not in open_devices:
-                continue
             run = self._run_of(gang)
-            if run is None or run.number >= 0 or run.value is not None or id(run) in started or run.job.over.is_set():
-                continue
-            options = run.kernel.options
-            if options.workers > 1 or options.cores > 1 or options.memory:
-                continue
-            if run in self._delayed:
-                continue
-            seconds, slots = self._seconds(run, device), self._slots[device]
-            per_slot = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
-            if seconds < SHORT_KERNEL_S and sent[device] < slots * (1 + per_slot):
-                sent[device] += 1
-                yield _Dispatch(run, [device], ahead=True)
-                continue
-            self._enough[device] = slots * (1 + per_slot / 2) if per_slot >= MIN_BATCH else math.inf
-            open_devices.discard(device)
-            if not open_devices:
-                return
-        for device in open_devices:  # their queues are empty
-            self._enough[device] = math.inf
+            if run is not None and not (_is_sent(run) or run.job.over.is_set() or run in self._delayed):
+                yield run, device
 
     def _run_of(self, gang: int) -> TaskRun | None:
         """The task of a gang; None if its job has left the core."""
@@ -514,38 +467,8 @@ class Loop:
         """The task of a gang, by its number among those of its job in the core."""
         return job.runs[place] if job.window is None else job.window.tasks[place]
 
-    def _seconds(self, run: TaskRun, device: int) -> float:
-        """Expected run time; inf if it is unknown or was far too short lately, or for a training job."""
-        surprising = self._surprising and (run.kernel.key, self._kind[device]) in self._surprising
-        if surprising or run.kernel.options.training is not None:
-            return math.inf
-        runs, seconds, _ = self._expectation(run, device)
-        return seconds if runs else math.inf
-
-    def _expectation(self, run: TaskRun, device: int) -> tuple[int, float, float]:
-        """Runs that were learned from, expected seconds, and the standard deviation of their logarithm."""
-        key = run.kernel.key, self._kind[device], size_of(run)
-        timing = self.scheduler.workload.profiles.timing(key[0], self.topology.devices[device].kind)
-        found = self._expected.get(key)
-        if found is None or found[0] != timing.runs:
-            if len(self._expected) > MAX_EXPECTATIONS:
-                self._expected.clear()
-            found = self._expected[key] = timing.runs, timing.seconds(key[2]), timing.spread(key[2])
-        return found
-
-    def _compare(self, run: TaskRun, device: int, seconds: float) -> None:
-        """Compare the time of a run with what was expected: see `SURPRISE_S`."""
-        key = run.kernel.key, self._kind[device]
-        if seconds > SURPRISE_S and run.attempts[-1].expected_s < SHORT_KERNEL_S:
-            self._surprising[key] = SURPRISE_RUNS
-        elif key in self._surprising:
-            self._surprising[key] -= 1
-            if not self._surprising[key]:
-                del self._surprising[key]
-
-    def _work(self, dispatch: _Dispatch) -> Work:
-        """Begin a new attempt."""
-        run, devices, ahead = dispatch
+    def _work(self, run: TaskRun, devices: list[int], ahead: bool = False) -> Work:
+        """Begin a new attempt. `ahead`: before the core has started the task."""
         workload, device = self.scheduler.workload, devices[0]
         run.number = next(self._numbers)
         if run.job.status == WAITING:
@@ -555,13 +478,11 @@ class Loop:
                 self._limited.append(run.job)
         self._attempts[run.number] = run
         self.occupancy.add(run, devices)
-        for each in devices:
-            if self._seconds(run, each) >= SHORT_KERNEL_S:
-                self._long[each].add(run)
+        self._ahead.sent(run, devices)
         names = self._names[device] if len(devices) == 1 else tuple(self._names[each][0] for each in devices)
         sent_s = time.monotonic()
         if run.kernel.options.training is None:
-            expected = self._expectation(run, device)[1:]
+            expected = self._ahead.expectation(run, device)[1:]
         else:
             expected = workload.expected(run.job.row, run.index, run.kernel, self._kind[device])
         attempt = Attempt(names, sent_s, *expected, ahead)
@@ -600,8 +521,7 @@ class Loop:
     def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
         attempt = run.attempts[-1]
         devices = self.occupancy.remove(run)
-        for device in devices:
-            self._long[device].discard(run)
+        self._ahead.ended(run, devices)
         run.number = -1
         if isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = attempt.sent_s, time.monotonic() - attempt.sent_s
@@ -615,7 +535,6 @@ class Loop:
             self._forget(run.job)
         elif isinstance(event, Finished):
             attempt.ended, attempt.cold = "done", event.cold
-            self._compare(run, devices[0], event.seconds)
             self.observer.finished(run, devices[0], event, self._own_time.held_s(run, devices[0], event))
             self._end_trial(run)
             run.value = event.value

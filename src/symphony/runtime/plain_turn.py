@@ -226,7 +226,6 @@ class PlainCore:
                 self.native.set(background=background, deviation=deviation)
         self._own_load = None
         before = self.decisions
-        early = np.zeros(len(events), bool)
         self._began, self._saved, self.order = [], [], []
         behind: dict[int, int] = {}  # by gang that has finished before it was started: the number of the event
         for number, event in enumerate(events):
@@ -240,19 +239,12 @@ class PlainCore:
             if self._dirty:
                 self._start_all()
         self._catch_up(behind, events)
-        early[list(behind.values())] = True
         self.order += [events[number] for number in behind.values()]
         self._decide_all()
-        width = self._form.device.shape[1]
-        started = np.fromiter((gang for gang, _ in self._began), np.int32, len(self._began))
-        devices = np.full((len(self._began), width), -1, np.int32)
-        for number, (_, workers) in enumerate(self._began):
-            devices[number, : len(workers)] = workers
         stuck = not self._held_lanes and self._stuck()
         wake_s = self.wake_s if self.waited else math.inf
-        made = self.decisions - before
-        saved = np.array(self._saved, np.int32)
-        return TurnCommands(started, devices, saved, early, np.array(self.job), wake_s, made, 0, stuck)
+        early, made = list(behind.values()), self.decisions - before
+        return TurnCommands(self._began, self._saved, early, list(self.job), wake_s, made, 0, stuck)
 
     def _catch_up(self, behind: dict[int, int], events: Sequence[SchedulerEvent]) -> None:
         """Apply events of gangs that had not started, once they have. Leaves the others in `behind`."""

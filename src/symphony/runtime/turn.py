@@ -97,11 +97,10 @@ def unpack_events(moment: tuple[Array, Array]) -> TurnInputs:
 class TurnCommands:
     """Commands for the engine, and statistics of the turn."""
 
-    started: np.ndarray  # i32[S]: gangs, in order; padded with -1
-    devices: np.ndarray  # i32[S, W]: of their workers; padded with -1
-    saved: np.ndarray  # i32[S]: gangs to preempt
-    early: np.ndarray  # bool[B]: FINISHED events of gangs that the core had not started
-    jobs: np.ndarray  # i32[K]: number of the job in each slot, -1 = free
+    started: list[tuple[int, list[int]]]  # gangs, in order, each with the devices of its workers
+    saved: list[int]  # gangs to preempt
+    early: list[int]  # numbers of the FINISHED events of gangs that the core had not started
+    jobs: list[int]  # number of the job in each slot, -1 = free
     wake_s: float  # send WOKEN after this time unless another event comes first; inf = never
     decisions: int
     refused: int
@@ -116,10 +115,13 @@ class TurnCommands:
         rest = devices + most * workers
         decisions, refused, stuck = data[rest : rest + 3].tolist()
         wake_s = float(data[rest + 3 : rest + 4].view(np.float32)[0])
-        places = data[devices:rest].reshape(most, workers)
-        is_early = data[early:devices] > 0
-        jobs = data[rest + 4 :]
-        return cls(data[:most], places, data[most:early], is_early, jobs, wake_s, decisions, refused, bool(stuck))
+        rows = data[devices:rest].reshape(most, workers)
+        gangs = [
+            (gang, row[row >= 0].tolist()) for gang, row in zip(data[:most].tolist(), rows, strict=True) if gang >= 0
+        ]
+        saved = [gang for gang in data[most:early].tolist() if gang >= 0]
+        is_early = np.flatnonzero(data[early:devices]).tolist()
+        return cls(gangs, saved, is_early, data[rest + 4 :].tolist(), wake_s, decisions, refused, bool(stuck))
 
 
 class _TurnState(eqx.Module):

@@ -206,7 +206,7 @@ def test_a_training_job_is_never_taken_for_short_and_sent_ahead(cluster: Cluster
     wait_until((tmp_path / "1").exists)
     job.cancel()
     nothing_left(cluster)
-    assert cluster._loop._seconds(job._state.runs[0], 0) == math.inf
+    assert cluster._loop._ahead._seconds(job._state.runs[0], 0) == math.inf
 
 
 def test_a_training_function_can_be_called_and_run_here() -> None:
