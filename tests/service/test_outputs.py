@@ -176,6 +176,29 @@ def test_whoever_follows_misses_nothing_that_comes_after_all_was_removed(tmp_pat
     assert lines(tmp_path, spot)[0] == []  # of what is empty, nothing is dropped
 
 
+def test_what_a_job_links_to_is_neither_read_nor_touched(tmp_path: Path) -> None:
+    """The job may be another user of the system than the service."""
+    elsewhere, root, name = tmp_path / "elsewhere", tmp_path / "root", safe_folder_name(TASK)
+    elsewhere.mkdir()
+    for number in range(2):
+        (elsewhere / f"0.{number}").write_text("1.000000 a 0\n1.000000 secret\n")
+    (root / "1").mkdir(parents=True)
+    (root / "1" / name).symlink_to(elsewhere)
+    assert Outputs(root).streams(1, {name: TASK}) == []
+    log(root, 2).write(b"line\n")
+    [stream] = Outputs(root).streams(2, {name: TASK})
+    path = root / "2" / name / "0.0"
+    for replace in (path.symlink_to, path.hardlink_to, lambda _: os.mkfifo(path)):  # after its size was read
+        path.unlink()
+        replace(elsewhere / "0.0")
+        assert list(stream.lines(BEGIN, ended=True)) == []
+    path.unlink()
+    (root / "2" / name / "0.1").symlink_to(tmp_path / "made")
+    log(root, 2).write(b"line\n")
+    trim(root, {1, 2}, (), 2, 0)
+    assert sorted(one.name for one in elsewhere.iterdir()) == ["0.0", "0.1"] and not (tmp_path / "made").exists()
+
+
 def test_without_a_folder_nothing_is_kept() -> None:
     nothing = Outputs(None)
     assert nothing.of(1, TASK, 0) is None and nothing.streams(1, {safe_folder_name(TASK): TASK}) == []
