@@ -23,7 +23,6 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from symphony.problem import topology_file
@@ -52,6 +51,7 @@ from symphony.service.job_logs import CURSOR_PATTERN
 from symphony.service.metrics import Metrics
 from symphony.service.service import Service
 from symphony.service.state import ServiceJob
+from symphony.service.threads import run_in_threadpool
 from symphony.service.tls import TlsFiles
 from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 
