@@ -18,6 +18,7 @@ import re
 import shutil
 import stat
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
 log = logging.getLogger("symphony.service")
 MAX_LINE_BYTES = 16 << 10  # longer lines are split
 FIRST_READ_BYTES, READ_BLOCK_BYTES = 1 << 10, 64 << 10  # first block small: a page may need few lines of a task
+FOLDER_BYTES = 4_096  # on disk, of a folder
+TRIM_S, MOST_TRIM_S, TRIM_SHARE = 2.0, 60.0, 0.02  # between trims: as short as takes this share of a core
 TIMESTAMPED_LINE = re.compile(rb"(\d{1,12}\.\d{6}) (.*)", re.DOTALL)
 NEW_RUN_MARK, DROPPED_MARK = "a new run begins", "earlier output was dropped"
 
@@ -177,6 +180,7 @@ class Outputs:
         self._root = None if root is None else root.absolute()
         self._name = os.urandom(6).hex()  # makes run names unique: attempt numbers restart with every service
         self._trimming = threading.Lock()
+        self._trim_s = 0.0  # when to trim next
         if self._root is not None:
             try:
                 self._root.mkdir(parents=True, exist_ok=True)
@@ -205,6 +209,11 @@ class Outputs:
                 streams += [Stream(tasks[name], rank, folder / name, tuple(files)) for rank, files in found.items()]
         return streams
 
+    @property
+    def due(self) -> bool:
+        """Whether to trim: a job can write gigabytes within a minute."""
+        return self._root is not None and not self._trimming.locked() and time.monotonic() >= self._trim_s
+
     def trim(self, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
         """Remove the output of forgotten jobs, and the oldest output above `most` bytes, in a background thread.
 
@@ -214,40 +223,57 @@ class Outputs:
             threading.Thread(target=self._trim, args=(self._root, known, ended, newest, most), daemon=True).start()
 
     def _trim(self, root: Path, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
+        began_s = time.monotonic()
         try:
             trim(root, known, ended, newest, most)
         except OSError as error:
             log.warning("the output of jobs could not be trimmed: %s", error)
         finally:
+            took_s = time.monotonic() - began_s
+            self._trim_s = began_s + min(max(took_s / TRIM_SHARE, TRIM_S), MOST_TRIM_S)
             self._trimming.release()
 
 
 def trim(root: Path, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
     """As `Outputs.trim`, in this thread."""
-    tasks = []
+    tasks: list[_Measured] = []
     for job in root.iterdir():
         if not job.name.isdecimal():
             continue
         if int(job.name) <= newest and int(job.name) not in known:
             shutil.rmtree(job, ignore_errors=True)
             continue
-        for task in job.iterdir():
-            try:
-                with _folder(task) as folder, os.scandir(folder) as entries:
-                    files = [entry.stat(follow_symlinks=False) for entry in entries]
-            except OSError:  # being written: try again next time
-                continue
-            changed = max((one.st_mtime for one in files), default=0.0)
-            tasks.append((changed, sum(one.st_size for one in files), task))
-    total = sum(size for _, size, _ in tasks)
-    for _, size, path in sorted(tasks):
+        with contextlib.suppress(OSError):  # removed just now, or not a folder
+            tasks += [found for task in job.iterdir() if (found := _measured(task)) is not None]
+    total = sum(found.disk for found in tasks)
+    for found in sorted(tasks):
         if total <= most:
             break
-        if int(path.parent.name) in ended:
-            shutil.rmtree(path, ignore_errors=True)
-        elif size:
-            _empty(path)
-        total -= size
+        if int(found.task.parent.name) in ended:
+            shutil.rmtree(found.task, ignore_errors=True)
+        elif found.size:
+            _empty(found.task)
+        total -= found.disk
+
+
+class _Measured(NamedTuple):
+    """The folder of a task: when it was written last, and its bytes, also on disk."""
+
+    changed_s: float
+    disk: int
+    size: int
+    task: Path
+
+
+def _measured(task: Path) -> _Measured | None:
+    try:
+        with _folder(task) as folder, os.scandir(folder) as entries:
+            files = [entry.stat(follow_symlinks=False) for entry in entries]
+    except OSError:  # being written: try again next time
+        return None
+    changed_s = max((one.st_mtime for one in files), default=0.0)
+    disk = sum(one.st_blocks * 512 for one in files) + FOLDER_BYTES
+    return _Measured(changed_s, disk, sum(one.st_size for one in files), task)
 
 
 def _empty(task: Path) -> None:
