@@ -286,6 +286,9 @@ def make_app(
 
     @app.exception_handler(RequestValidationError)
     async def wrong(_: Request, error: RequestValidationError) -> JSONResponse:
+        if isinstance(error.body, bytes):  # FastAPI has not parsed it
+            hint = "send it with the header content-type: application/json"
+            return refusal(InputError("the body is not called JSON", hint=hint))
         return JSONResponse(wire.Refusal(error=first_validation_error(error.errors())).model_dump(mode="json"), 422)
 
     @app.exception_handler(HTTPException)
