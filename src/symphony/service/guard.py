@@ -12,9 +12,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from anyio import CapacityLimiter, to_thread
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -165,7 +165,7 @@ class Authenticator:
 
     def __init__(self, service: Service, logins: FailedLogins) -> None:
         self._tokens, self._logins = service.tokens, logins
-        self._lookups = ThreadPoolExecutor(LOOKUPS, "symphony-tokens")
+        self._lookups = CapacityLimiter(LOOKUPS)
         self._wrong, self._most_wrong = 0, min(WRONG_AT_ONCE, service.limits.connections // 4)
 
     async def token(self, secret: str, address: str) -> Token:
@@ -175,7 +175,7 @@ class Authenticator:
         token = self._tokens.known(secret)
         if token is None:
             try:
-                token = await asyncio.get_running_loop().run_in_executor(self._lookups, self._tokens.find, secret)
+                token = await to_thread.run_sync(self._tokens.find, secret, limiter=self._lookups)
             except (SQLAlchemyError, DamagedDatabaseError) as error:
                 raise broken_database(error) from None
             except TokenError:  # it has expired
