@@ -1,13 +1,18 @@
-"""`symphony serve`: what is looked at before anything is served."""
+"""`symphony serve`: what is looked at before anything is served, and what jobs do not get."""
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
-from symphony.cli.serve import _warn_of_password, keep_private
+import symphony as sy
+from symphony.cli.serve import SECRETS, _warn_of_password, keep_private, without_secrets
+from tests.service.kernels import one
+from tests.service.places import SECONDS
+from tests.service.serve_process import Serve
 
 
 def test_a_folder_that_others_may_look_into_is_closed(tmp_path: Path) -> None:
@@ -42,3 +47,33 @@ def test_a_password_that_everybody_sees_is_said(
         monkeypatch.setattr("sys.argv", ["symphony", "serve", f"--database={url}"])
         _warn_of_password(url)
     assert "SYMPHONY_DATABASE" in caplog.text and "hunter2" not in caplog.text
+
+
+def test_secrets_are_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for database, expected in (
+        ("postgresql://ann@host/name", "postgresql://ann:s%40fe@host/name"),
+        ("postgresql://ann:own@host/name", "postgresql://ann:own@host/name"),
+        ("sqlite:///file", "sqlite:///file"),
+        ("", ""),
+    ):
+        for name in SECRETS:
+            monkeypatch.setenv(name, "s@fe")
+        assert without_secrets(database) == expected
+        assert not os.environ.keys() & set(SECRETS)
+
+
+def test_jobs_do_not_inherit_secrets_of_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @sy.kernel
+    def inherited(names):
+        import os
+
+        return [name for name in names if name in os.environ]
+
+    for name in SECRETS:
+        monkeypatch.setenv(name, f"sqlite:///{tmp_path / 'journal'}")
+    monkeypatch.setenv("SEEN", "yes")
+    serve = Serve(tmp_path / "state")
+    monkeypatch.undo()
+    with serve.connect() as cluster:
+        assert cluster.submit(one(inherited, [*SECRETS, "SEEN"])).result(SECONDS) == ["SEEN"]
+    assert serve.stop() == 0 and (tmp_path / "journal").exists()

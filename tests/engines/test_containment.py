@@ -8,6 +8,7 @@ import pwd
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from symphony.engines.cgroups import open_cgroups
 from symphony.engines.containment import Allowance, Containment, enforcement, read_limits
 from symphony.engines.engine import LIMIT, Failed, Finished, Output, Pickled
 from symphony.engines.local import LocalEngine
-from symphony.problem.errors import InputError
+from symphony.engines.worker import pickled
+from symphony.problem.errors import EngineError, InputError
 from tests.engines.test_local import Driver
 from tests.runtime.machines import machine
 from tests.waiting import has_ended, wait_until
@@ -329,6 +331,48 @@ def test_another_user_can_neither_list_nor_read_values(groups: str) -> None:
         value = driver.engine.put(Pickled(b"x" * 100_000))
         work = driver.work(look, driver.engine._folder, value.at[1], user="nobody", job=1)
         assert driver.value(driver.run(work)[0]) == ["refused", "refused"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_links_of_a_job_do_not_give_it_files_of_the_engine(tmp_path: Path) -> None:
+    """A job swaps its value for a link to a file of root, which is given to it with its inputs; and plants links with
+    the names of values to come, through which root would write.
+    """
+
+    def swap(value, target):
+        import os
+
+        folder = os.environ["SYMPHONY_ENGINE"]
+        with open("/proc/self/maps") as maps:
+            path = next(line.split()[-1] for line in maps if f"{folder}/w" in line)
+        os.unlink(path)
+        os.symlink(target, path)
+
+    def plant(folder, target):
+        import os
+
+        for number in range(100):
+            os.symlink(target, f"{folder}/e{number}")
+
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    with driven(Containment(own_accounts=True)) as driver:
+        [made] = driver.run(driver.work(np.zeros, 100_000, user="nobody", job=1))
+        for kernel, extra in ((swap, (str(secret),)), (len, ())):
+            work = driver.work(kernel, user="nobody", job=1)
+            arguments = driver.engine.put(
+                Pickled(*pickled(((made, *extra), {}), lambda one: 0 if one is made else None))
+            )
+            [event] = driver.run(replace(work, arguments=arguments, inputs=(made.value,)))
+        assert isinstance(event, Failed)  # what it reads is no value any more
+        with pytest.raises(EngineError, match="cannot be read"):
+            driver.engine.get(made.value)
+        assert isinstance(
+            driver.run(driver.work(plant, driver.engine._folder, str(secret), user="nobody", job=2))[0], Finished
+        )
+        driver.engine.put(Pickled(b"x" * 100_000))
+    assert secret.read_text() == "secret" and secret.stat().st_uid == 0
 
 
 def test_only_root_can_run_jobs_as_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import marshal
 import os
@@ -205,13 +206,56 @@ def test_large_values_are_files_that_go_when_they_are_freed(driver: Driver) -> N
 
 
 def test_many_small_inputs_make_no_large_message(driver: Driver) -> None:
-    made = [driver.engine.put(Pickled(*worker.pickled(b"x" * 5_000))) for _ in range(40)]
-    work = driver.work(lambda: None)
-    slim = driver.engine._without_large_inputs(made)
-    assert sum(len(value.at[0] or b"") for value in slim) == 0
+    made = tuple(driver.engine.put(Pickled(*worker.pickled(b"x" * 5_000))) for _ in range(40))
+    work = replace(driver.work(lambda: os.listdir(os.environ["SYMPHONY_ENGINE"])), inputs=made)
+    slim = driver.engine._joined_if_large(work)
+    assert sum(len(value.at[0] or b"") for value in slim) == 0 and len({value.at[1] for value in slim}) == 1
     back = [driver.engine.get(value) for value in slim]
     assert all(worker.unpickled(value.head, []) == b"x" * 5_000 for value in back)
-    assert isinstance(driver.run(replace(work, inputs=tuple(made)))[0], Finished)
+    for _ in range(2):
+        [event] = driver.run(work)
+        assert len(driver.value(event)) == 2 and driver.files() == []  # beside "owner", and only meanwhile
+
+
+def test_many_small_inputs_are_read_where_no_file_can_be_written(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str, flags: int) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(worker, "private", full)
+    made = tuple(driver.engine.put(Pickled(*worker.pickled(b"x" * 5_000))) for _ in range(40))
+    assert driver.value(driver.run(replace(driver.work(lambda: 3), inputs=made))[0]) == 3
+
+
+def test_what_fits_into_no_file_leaves_none(driver: Driver) -> None:
+    def large():
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+        return bytearray(4 << 20)
+
+    [event] = driver.run(driver.work(large))
+    assert isinstance(event, Failed) and event.type == "OSError" and driver.files() == []
+
+
+def test_what_a_killed_process_was_writing_is_removed(driver: Driver) -> None:
+    def dies_while_writing():
+        import os
+        import signal
+        import threading
+
+        def watch():
+            folder = os.environ["SYMPHONY_ENGINE"]
+            while not any(os.path.getsize(f"{folder}/{name}") for name in os.listdir(folder) if name.startswith("w")):
+                pass
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=watch).start()
+        return bytearray(400 << 20)
+
+    [event] = driver.run(driver.work(dies_while_writing))
+    assert isinstance(event, Failed) and event.signal == signal.SIGKILL and driver.files() == []
 
 
 def _wait_for(path: str, began: str = "") -> None:

@@ -208,6 +208,13 @@ def test_wrong_parameters_are_told_in_plain_words(here: Place) -> None:
     assert found.error.message.startswith("'lost' should be one of 'waiting', 'running'")
 
 
+def test_a_body_whose_header_does_not_call_it_json_is_told_what_to_send(here: Place, token: str) -> None:
+    """What `curl -d` sends."""
+    headers = {**bearer(token), "content-type": "application/x-www-form-urlencoded"}
+    answer = Answer(here, "POST", "/v1/jobs", json.dumps(body()), **headers)
+    assert answer.status == 422 and "content-type: application/json" in answer.error.hint
+
+
 def test_a_user_with_too_many_open_jobs_is_refused_and_others_are_not(
     here: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -180,6 +180,28 @@ def test_a_service_does_not_write_on_past_what_a_database_has_lost(
     database.dispose()
 
 
+def test_a_journal_with_two_names_has_one_lock(tmp_path: Path) -> None:
+    """A link to it in the folder of another service."""
+    database = open_database("", tmp_path / "first")
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "journal.sqlite").symlink_to(tmp_path / "first" / "journal.sqlite")
+    linked = open_database("", tmp_path / "second")
+    with (
+        lock_journal(database, tmp_path / "first"),
+        pytest.raises(sy.ServiceError, match="another service"),
+        lock_journal(linked, tmp_path / "second"),
+    ):
+        pass
+    database.dispose()
+    linked.dispose()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_journal_needs_a_file(url: str, tmp_path: Path) -> None:
+    with pytest.raises(sy.InputError, match="names no file"):
+        open_database(url, tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_service_whose_journal_another_has_taken_over_stops(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -10,9 +11,12 @@ from dataclasses import replace
 import pytest
 
 import symphony as sy
+from symphony.service import views
 from symphony.service.client import RemoteCluster
 from symphony.service.guard import PUBLIC
-from symphony.service.service import Limits, Patience
+from symphony.service.service import Limits, Patience, Service
+from symphony.service.state import ServiceJob
+from symphony.service.threads import THREADS_OF_A_USER
 from symphony.service.wire import Refusal
 from tests.service.kernels import add, one
 from tests.service.places import SECONDS, Place, place
@@ -163,6 +167,29 @@ def test_a_body_that_comes_too_slowly_is_not_waited_for(here: Place, token: str)
 
 
 # -------------------------------------------------------------------- what is counted and logged
+
+
+def test_slow_requests_of_a_user_leave_threads_to_others(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More requests that compute for long than there are threads."""
+    go, began = threading.Event(), threading.Semaphore(0)
+
+    def slow(service: Service, job: ServiceJob) -> str:
+        began.release()
+        assert go.wait(SECONDS)
+        return "at last"
+
+    monkeypatch.setattr(views, "explanation", slow)
+    with here.connect("eve") as eve, here.connect("ann") as ann, ExitStack() as stack:
+        job, token = eve.submit(one(add, 1)), here.token("eve")
+        line = f"GET /v1/jobs/{job.id}/explain"
+        asking = [stack.enter_context(asked(here, line, "connection: close", token=token)) for _ in range(60)]
+        for _ in range(THREADS_OF_A_USER):
+            assert began.acquire(timeout=SECONDS)
+        mine = ann.submit(one(add, 2))  # her token is looked up, and her job is read, in threads
+        assert mine.result(SECONDS) == 2 and mine.detail().tasks
+        assert not began.acquire(blocking=False)
+        go.set()
+        assert {answer(one)[0] for one in asking} == {200}
 
 
 def test_methods_and_paths_that_clients_invent_become_no_labels(here: Place, token: str) -> None:

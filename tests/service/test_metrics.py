@@ -30,3 +30,13 @@ def test_the_grafana_dashboard_asks_for_metrics_that_exist(tmp_path: Path, monke
     asked = " ".join(target["expr"] for panel in panels for target in panel["targets"])
     assert set(re.findall(r"symphony_\w+", asked)) <= known
     assert len(set(re.findall(r"symphony_\w+", asked))) > 20
+
+
+def test_any_name_of_a_row_is_one_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus drops all figures of an answer that it cannot parse."""
+    monkeypatch.setattr(Cluster, "others", {'a "fast"\\slow\nrow': (0.2, 0.1)})
+    made, connections = Handmade(tmp_path), Connections(8, Patience())
+    text = Metrics(connections).text(made.service)
+    connections.close()
+    made.service.close()
+    assert r'symphony_others_load{row="a \"fast\"\\slow\nrow"} 0.2' in text.splitlines()

@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from symphony.engines.output import OutputLog
 from symphony.service import outputs
 from symphony.service.outputs import DROPPED_MARK, MAX_LINE_BYTES, NEW_RUN_MARK, OutputPosition, Outputs, trim
 from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
+from tests.waiting import wait_until
 
 TASK = "train 0"
 BEGIN = OutputPosition()
@@ -142,9 +144,10 @@ def test_jobs_that_are_forgotten_and_what_is_too_much_goes_the_oldest_first(tmp_
         log(tmp_path, job).write(b"z" * 1_000 + b"\n")
         os.utime(tmp_path / str(job) / safe_folder_name(TASK) / "0.0", (job, job))
     (tmp_path / "not-a-job").mkdir()
-    trim(tmp_path, {2, 3, 4}, {2}, 4, 10_000)  # 5 came meanwhile
+    trim(tmp_path, {2, 3, 4}, {2}, 4, 100_000)  # 5 came meanwhile
     assert {path.name for path in tmp_path.iterdir()} == {"2", "3", "4", "5", "not-a-job"}
-    trim(tmp_path, {2, 3, 4, 5}, {2}, 5, 2_500)
+    (tmp_path / "6").write_text("made by a job")
+    trim(tmp_path, {2, 3, 4, 5, 6}, {2}, 6, 20_000)  # on disk, a file and its folder have 8,192
     left = {path.name for path in tmp_path.iterdir() if any(path.rglob("0.0"))}
     assert left == {"4", "5"}
     assert not any((tmp_path / "2").iterdir())
@@ -174,6 +177,49 @@ def test_whoever_follows_misses_nothing_that_comes_after_all_was_removed(tmp_pat
     log(tmp_path, 2).write(b"another\n")
     trim(tmp_path, {1, 2}, (), 2, 0)
     assert lines(tmp_path, spot)[0] == []  # of what is empty, nothing is dropped
+
+
+def test_output_is_trimmed_as_often_as_that_is_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, took_s = 100.0, 0.0
+    kept = Outputs(tmp_path)
+    monkeypatch.setattr(outputs, "time", SimpleNamespace(monotonic=lambda: now_s))
+
+    def slow(*_: object) -> None:
+        nonlocal now_s
+        now_s += took_s
+
+    monkeypatch.setattr(outputs, "trim", slow)
+    for seconds, pause_s in ((0.001, 2.0), (0.5, 25.0), (30.0, 60.0)):
+        assert kept.due
+        began_s, took_s = now_s, seconds
+        kept.trim((), (), 0, 0)
+        wait_until(lambda: not kept._trimming.locked())
+        now_s = began_s + pause_s - 0.01
+        assert not kept.due
+        now_s = began_s + pause_s
+
+
+def test_what_a_job_links_to_is_neither_read_nor_touched(tmp_path: Path) -> None:
+    """The job may be another user of the system than the service."""
+    elsewhere, root, name = tmp_path / "elsewhere", tmp_path / "root", safe_folder_name(TASK)
+    elsewhere.mkdir()
+    for number in range(2):
+        (elsewhere / f"0.{number}").write_text("1.000000 a 0\n1.000000 secret\n")
+    (root / "1").mkdir(parents=True)
+    (root / "1" / name).symlink_to(elsewhere)
+    assert Outputs(root).streams(1, {name: TASK}) == []
+    log(root, 2).write(b"line\n")
+    [stream] = Outputs(root).streams(2, {name: TASK})
+    path = root / "2" / name / "0.0"
+    for replace in (path.symlink_to, path.hardlink_to, lambda _: os.mkfifo(path)):  # after its size was read
+        path.unlink()
+        replace(elsewhere / "0.0")
+        assert list(stream.lines(BEGIN, ended=True)) == []
+    path.unlink()
+    (root / "2" / name / "0.1").symlink_to(tmp_path / "made")
+    log(root, 2).write(b"line\n")
+    trim(root, {1, 2}, (), 2, 0)
+    assert sorted(one.name for one in elsewhere.iterdir()) == ["0.0", "0.1"] and not (tmp_path / "made").exists()
 
 
 def test_without_a_folder_nothing_is_kept() -> None:

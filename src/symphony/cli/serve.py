@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from symphony.engines.engine import Engine
 
 log = logging.getLogger("symphony.service")
+SECRETS = ("SYMPHONY_DATABASE", "SYMPHONY_TOKEN", "PGPASSWORD")  # environment variables that jobs do not inherit
 
 
 def serve(
@@ -140,6 +141,7 @@ def serve(
         weights=weights,
         containment=containment,
     )
+    database = without_secrets(database)
     service = Service(
         engine, folder, database=database, policy=policy, limits=limits, checkpoints=checkpoints, round_s=round_s
     )
@@ -203,6 +205,16 @@ def keep_private(folder: Path) -> None:
             f"warning: other users can read {folder}, the state of the service\nhint: chmod 700 {folder}",
             soft_wrap=True,
         )
+
+
+def without_secrets(database: str) -> str:
+    """Take secrets from the environment, which jobs inherit; the URL of the database with its password."""
+    import sqlalchemy as sa
+
+    taken = {name: os.environ.pop(name, "") for name in SECRETS}
+    if not taken["PGPASSWORD"] or not database.startswith("postgres") or sa.make_url(database).password:
+        return database
+    return sa.make_url(database).set(password=taken["PGPASSWORD"]).render_as_string(hide_password=False)
 
 
 def _warn_of_password(database: str) -> None:

@@ -100,6 +100,7 @@ class _Worker:
     blocked: bool = False  # the pipe to it is full
     permitted: int = 0  # the last permit written
     knows: set[str] = field(default_factory=set)  # digests of the functions sent to it
+    files: int = 0  # number of the next file that it writes
 
     @property
     def ready(self) -> bool:
@@ -157,6 +158,7 @@ class LocalEngine(Engine):
         self._threaded: dict[int, ForkServer] = {}  # for workers with several cores
         self._old_groups: list[Cgroup] = []  # to be removed when their processes have ended
         self._lent: dict[int, list[_Slot]] = {}  # further slots of work for several cores
+        self._joined: dict[int, str] = {}  # names of files with the small inputs of work
         self._files = itertools.count()  # numbers of files for values; used by several threads
         self._workers = itertools.count()
         self._spare: list[_Worker] = []
@@ -209,8 +211,7 @@ class LocalEngine(Engine):
 
     def free(self, value: Stored) -> None:
         """Remove the file of the value; processes that have mapped it can still read it. Thread-safe."""
-        if value.at[1] is not None:
-            Path(self._folder, value.at[1]).unlink(missing_ok=True)
+        self._unlink(value.at[1])
 
     def dispatch(self, work: Sequence[Work]) -> None:
         """Queue work on the least loaded slot of its device, so that the workers of a gang get different slots.
@@ -515,6 +516,7 @@ class LocalEngine(Engine):
         """A worker has ended: its current work has failed, unless we killed it; the rest goes to the next worker."""
         self._leaving.discard(worker)
         self._supervisor.forget(worker.name)
+        self._unlink(f"{worker.name}-{worker.files}")  # that it was writing
         slot = worker.slot
         if worker in self._spare:
             self._spare.remove(worker)
@@ -577,6 +579,7 @@ class LocalEngine(Engine):
                 for work in slot.work:
                     if self._where.pop(work.number, None) is not None:  # or it was in several queues
                         self._lent.pop(work.number, None)
+                        self._unlink(self._joined.pop(work.number, None))
                         self._events.append(Stopped(work.number))
                 slot.work.clear()
         self._events.append(DeviceDown(device, why))
@@ -617,7 +620,7 @@ class LocalEngine(Engine):
             known = work.function.digest in worker.knows
             worker.knows.add(work.function.digest)
             code = None if known else work.function.code.at
-            inputs = tuple(value.at for value in self._without_large_inputs(work.inputs))
+            inputs = tuple(value.at for value in self._joined_if_large(work))
             self._grant(worker, code, work.arguments.at, *inputs)
             rest = (work.function.digest, code, work.arguments.at, inputs, *work.plain_options())
             worker.outbox += process.framed(("run", work.number, -1 if work.user else work.job, *rest))
@@ -692,7 +695,19 @@ class LocalEngine(Engine):
         for value in values:
             if value is not None and value[1] is not None:
                 with contextlib.suppress(OSError):  # freed meanwhile: the worker reports it
-                    os.chown(os.path.join(self._folder, value[1]), worker.uid, -1)
+                    self._give(self._path(value[1]), worker.uid)
+
+    @staticmethod
+    def _give(path: str, uid: int) -> None:
+        """Make a user the owner of a file of ours. What a job has put in the place of its own file is left alone."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+            process.check_spans((), status)
+            if status.st_uid == os.geteuid():
+                os.fchown(descriptor, uid, -1)
+        finally:
+            os.close(descriptor)
 
     def _watched(self, worker: _Worker, work: Work | None) -> Watched:
         user, job = worker.tag or ("", 0)
@@ -731,24 +746,38 @@ class LocalEngine(Engine):
                 slot.breach = breach
                 self._stop(breach.attempt, LIMIT)
 
-    def _without_large_inputs(self, inputs: Sequence[Stored]) -> Sequence[Stored]:
-        """Move small inputs into one file if together they would make a message too long."""
-        if sum(len(value.at[0] or b"") for value in inputs) <= process.MAX_INLINE_VALUE_BYTES:
-            return inputs
-        name, heads, kept, at = self._name(), [], [], 0
-        for value in inputs:
-            head, file, _, size = value.at
-            if file is not None:
-                kept.append(value)
-                continue
-            kept.append(Stored((None, name, ((at, len(head)),), size), size))
-            heads.append(head)
-            at += len(head)
-        Path(self._folder, name).write_bytes(b"".join(heads))
-        return kept
+    def _joined_if_large(self, work: Work) -> Sequence[Stored]:
+        """The inputs of work, with the small ones in one file if together they would make a message too long."""
+        if sum(len(value.at[0] or b"") for value in work.inputs) <= process.MAX_INLINE_VALUE_BYTES:
+            return work.inputs
+        self._unlink(self._joined.pop(work.number, None))  # if it was sent to a worker that has ended
+        name = self._joined[work.number] = self._name()
+        inputs, at = [], 0
+        try:
+            with open(self._path(name), "xb", opener=process.private) as file:
+                for value in work.inputs:
+                    head, apart, _, size = value.at
+                    if apart is not None:
+                        inputs.append(value)
+                        continue
+                    inputs.append(Stored((None, name, ((at, len(head)),), size), size))
+                    at += file.write(head)
+        except OSError:  # the memory is full: a long message is slow, but arrives
+            self._unlink(self._joined.pop(work.number))
+            return work.inputs
+        return inputs
 
     def _name(self) -> str:
-        return f"e{next(self._files)}"
+        """Of a new file for a value. Where other users may write into the folder, it cannot be guessed."""
+        return f"e{next(self._files)}" + (f"x{secrets.token_hex(8)}" if self._containment.own_accounts else "")
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name)
+
+    def _unlink(self, name: str | None) -> None:
+        if name is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(name))
 
     def _flush(self, worker: _Worker) -> None:
         if worker.write < 0:
@@ -843,12 +872,13 @@ class LocalEngine(Engine):
         if prefix != worker.name or not (number.isascii() and number.isdecimal()):
             raise Malformed(f"its value is in a file {name!r}, which it did not write")
         try:
-            status = os.lstat(os.path.join(self._folder, f"{prefix}-{number}"))
+            status = os.lstat(self._path(f"{prefix}-{number}"))
             process.check_spans(spans, status)
             if worker.uid not in (None, status.st_uid):
                 raise Malformed(f"its value is in a file {name!r} of another user")
         except OSError as error:
             raise Malformed(f"its value is in a file that cannot be read: {error.strerror}") from None
+        worker.files = int(number) + 1
 
     def _stop(self, number: int, why: str) -> None:
         slot = self._where.get(number)
@@ -915,6 +945,7 @@ class LocalEngine(Engine):
     def _leave(self, work: Work) -> None:
         """Work has left the queue of its slot: take it out of the queues of further slots."""
         del self._where[work.number]
+        self._unlink(self._joined.pop(work.number, None))
         lent = self._lent.pop(work.number, ())
         for slot in lent:
             slot.work.remove(work)

@@ -121,8 +121,8 @@ class OutputLog:
             rest = rest[os.write(self._file, rest) :]
 
 
-def files(folder: str) -> dict[int, list[tuple[int, int]]]:
-    """Numbers and sizes of the files in a folder, oldest first, by rank."""
+def files(folder: str | int) -> dict[int, list[tuple[int, int]]]:
+    """Numbers and sizes of the files in a folder (its path, or a descriptor), oldest first, by rank."""
     by_rank: dict[int, list[tuple[int, int]]] = {}
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -131,5 +131,6 @@ def files(folder: str) -> dict[int, list[tuple[int, int]]]:
                 with contextlib.suppress(OSError):  # removed just now
                     if not entry.is_file(follow_symlinks=False):  # a job may have made a pipe: reading would block
                         continue
-                    by_rank.setdefault(int(rank), []).append((int(number), entry.stat().st_size))
+                    size = entry.stat(follow_symlinks=False).st_size
+                    by_rank.setdefault(int(rank), []).append((int(number), size))
     return {rank: sorted(numbers) for rank, numbers in sorted(by_rank.items())}

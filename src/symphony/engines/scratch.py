@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -18,12 +17,23 @@ def scratch(place: Path, name: str, abandoned: Callable[[Path], object] = lambda
     prefix = f"{name}-{os.getuid()}-"
     for old in place.glob(f"{prefix}*"):
         try:
-            os.kill(json.loads((old / "owner").read_text()), 0)
+            os.kill(_owner(old), 0)
         except ProcessLookupError:
             abandoned(old)
             shutil.rmtree(old, ignore_errors=True)
-        except (OSError, ValueError):  # being created, or of another user
+        except (OSError, ValueError, OverflowError):  # being created, or of another user
             continue
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-    (folder / "owner").write_text(json.dumps(os.getpid()))
+    (folder / "owner").write_text(str(os.getpid()))
     return folder
+
+
+def _owner(folder: Path) -> int:
+    """The process that a folder belongs to. Everybody may make such a folder, with a pipe that would be waited for."""
+    descriptor = os.open(folder / "owner", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            raise PermissionError(f"{folder} is of another user")
+        return int(os.read(descriptor, 32))
+    finally:
+        os.close(descriptor)

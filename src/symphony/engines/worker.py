@@ -191,20 +191,26 @@ def store(head: bytes, buffers: Sequence[memoryview], folder: str, name: str) ->
     parts: list[Any] = [*([head] if apart else []), *buffers]
     spans, at = [], 0
     path = os.path.join(folder, name)
-    with open(path, "wb", buffering=0, opener=_private) as file:
-        for part in parts:
-            file.seek(at)
-            length = len(part) if isinstance(part, bytes) else part.nbytes
-            rest = memoryview(part).cast("B") if length else b""
-            while rest:
-                rest = rest[file.write(rest) :]
-            spans.append((at, length))
-            at += -(-length // 64) * 64  # align arrays to 64 bytes
-        file.truncate(at)
+    try:
+        with open(path, "xb", buffering=0, opener=private) as file:
+            for part in parts:
+                file.seek(at)
+                length = len(part) if isinstance(part, bytes) else part.nbytes
+                rest = memoryview(part).cast("B") if length else b""
+                while rest:
+                    rest = rest[file.write(rest) :]
+                spans.append((at, length))
+                at += -(-length // 64) * 64  # align arrays to 64 bytes
+            file.truncate(at)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # a part of a value would fill the memory that it did not fit into
+        raise
     return None if apart else head, name, tuple(spans), size
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """The opener of new files of values."""
     return os.open(path, flags, 0o600)
 
 
@@ -252,9 +258,11 @@ def copied(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
 
 
 def check_spans(spans: Sequence[tuple[int, int]], status: os.stat_result) -> None:
-    """Raise `OSError` unless a file is a regular one and contains all spans."""
-    if not stat.S_ISREG(status.st_mode) or max([at + size for at, size in spans], default=0) > status.st_size:
-        raise OSError(errno.EIO, "the file of a value is too short, or not a regular file")
+    """Raise `OSError` unless a file is a regular one, has no other name, and contains all spans."""
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        raise OSError(errno.EIO, "the file of a value is not a regular file with one name")
+    if max([at + size for at, size in spans], default=0) > status.st_size:
+        raise OSError(errno.EIO, "the file of a value is too short")
 
 
 # --- kernels -----------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from symphony.problem import topology_file
@@ -52,6 +51,7 @@ from symphony.service.job_logs import CURSOR_PATTERN
 from symphony.service.metrics import Metrics
 from symphony.service.service import Service
 from symphony.service.state import ServiceJob
+from symphony.service.threads import run_in_threadpool
 from symphony.service.tls import TlsFiles
 from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 
@@ -286,6 +286,9 @@ def make_app(
 
     @app.exception_handler(RequestValidationError)
     async def wrong(_: Request, error: RequestValidationError) -> JSONResponse:
+        if isinstance(error.body, bytes):  # FastAPI has not parsed it
+            hint = "send it with the header content-type: application/json"
+            return refusal(InputError("the body is not called JSON", hint=hint))
         return JSONResponse(wire.Refusal(error=first_validation_error(error.errors())).model_dump(mode="json"), 422)
 
     @app.exception_handler(HTTPException)

@@ -207,12 +207,6 @@ class RemoteJob(JobHandle):
             after, more = page.next, page.more
             yield page
 
-    def wait_for_change(self, timeout_s: float = LONG_POLL_S) -> None:
-        """Wait until its state changes, for at most `timeout_s`."""
-        if self._view.ended_s is None:
-            query = {"wait_s": timeout_s, "since": self._view.change}
-            self._view = self._cluster._get(f"/v1/jobs/{self.id}", wire.JobView, query)
-
     def trace_events(self) -> dict[str, Any]:
         """Its runs as a trace for chrome://tracing or ui.perfetto.dev."""
         return json.loads(self._cluster._ask("GET", f"/v1/jobs/{self.id}/trace"))

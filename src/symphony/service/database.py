@@ -8,6 +8,7 @@ increments the epoch, and a transaction with an old epoch fails. So a process th
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -81,6 +82,10 @@ def engine_of(url: str, folder: Path) -> sa.Engine:
         backend = target.get_backend_name()
         if backend not in ("sqlite", "postgresql"):
             raise InputError(f"{backend} databases are not supported", hint="use sqlite:///… or postgresql://…")
+        if backend == "sqlite":
+            if target.database in (None, "", ":memory:"):
+                raise InputError("the URL of the database names no file", hint="write sqlite:///journal.sqlite")
+            target = target.set(database=os.path.realpath(str(target.database)))  # one name, and so one lock
         with needs_extra("postgres", "a journal in PostgreSQL"):
             engine = sa.create_engine(
                 target, pool_pre_ping=backend != "sqlite", max_overflow=MAX_OVERFLOW, pool_timeout=POOL_TIMEOUT_S

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from anyio import CapacityLimiter, to_thread
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from symphony.problem.errors import (
@@ -48,12 +48,14 @@ from symphony.service.dashboard.sessions import (
 from symphony.service.database import DamagedDatabaseError
 from symphony.service.metrics import Metrics
 from symphony.service.service import Patience, Service
+from symphony.service.threads import UserThreads
 from symphony.service.tokens import CREATE_TOKEN_HINT, RateLimiter, Token, token_id
 from symphony.service.wire import PROTOCOL, VERSION_HEADER, ErrorView, Refusal
 
 log = logging.getLogger("symphony.service.http")
 PUBLIC = {"/healthz", "/readyz", "/v1/about", "/v1/openapi.json"}  # paths that need no token
 WRONG_S, WRONG_AT_ONCE = 0.25, 32  # delay of the answer to an invalid token, and how many may be delayed at once
+LOOKUPS = 4  # threads that look tokens up, beside those that answer requests
 BODIES, BODIES_OF_A_USER = 4, 2  # request bodies of the maximal size in memory at once
 
 
@@ -83,6 +85,7 @@ class RequestGuard:
         self._app, self._service, self._metrics = app, service, metrics
         self._rates = RateLimiter(limits.requests_per_s)
         self._under_way = UnderWay(limits.body_bytes, limits.connections)
+        self._threads = UserThreads()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -123,7 +126,8 @@ class RequestGuard:
                 await (login_needed(scope, headers) if lost else refusal(error))(scope, body, answer)
                 return
             try:
-                with self._under_way.one(token.user, 0 if is_blob else body.length):
+                size = 0 if is_blob else body.length
+                with self._under_way.one(token.user, size), self._threads.of(token.user):
                     await self._app(scope, body, answer)
             except _Full as full:
                 await refusal(full.error, full.status)(scope, body, answer)
@@ -161,6 +165,7 @@ class Authenticator:
 
     def __init__(self, service: Service, logins: FailedLogins) -> None:
         self._tokens, self._logins = service.tokens, logins
+        self._lookups = CapacityLimiter(LOOKUPS)
         self._wrong, self._most_wrong = 0, min(WRONG_AT_ONCE, service.limits.connections // 4)
 
     async def token(self, secret: str, address: str) -> Token:
@@ -170,7 +175,7 @@ class Authenticator:
         token = self._tokens.known(secret)
         if token is None:
             try:
-                token = await run_in_threadpool(self._tokens.find, secret)
+                token = await to_thread.run_sync(self._tokens.find, secret, limiter=self._lookups)
             except (SQLAlchemyError, DamagedDatabaseError) as error:
                 raise broken_database(error) from None
             except TokenError:  # it has expired

@@ -134,10 +134,15 @@ def _header(name: str, kind: str, about: str) -> list[str]:
 def _metric(name: str, kind: str, about: str, value: float | Mapping[str, float], label: str = "") -> list[str]:
     """A metric with one value, or with one for each value of a label."""
     if isinstance(value, Mapping):
-        values = {f'symphony_{name}{{{label}="{key}"}}': number for key, number in value.items()}
+        values = {f'symphony_{name}{{{label}="{_escaped(key)}"}}': number for key, number in value.items()}
     else:
         values = {f"symphony_{name}": value}
     return _header(name, kind, about) + [f"{series} {_number(number)}" for series, number in values.items()]
+
+
+def _escaped(text: str) -> str:
+    """The value of a label: names of rows are those of the topology file."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _number(value: float) -> str:

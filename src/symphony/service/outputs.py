@@ -2,6 +2,8 @@
 
 <root>/<job>/<task>/RANK.NUMBER        written by the worker processes: `engines/output.py`
 
+A job may put anything into its folder, and this process may have more rights than the job: it follows no links there.
+
 Files are kept until the job is forgotten. Above a limit for all jobs, the task that wrote least recently is removed
 first. While a job may still write, an empty file remains, so that file numbers are not reused and cursors stay valid.
 """
@@ -9,15 +11,18 @@ first. While a job may still write, an empty file remains, so that file numbers 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
 import shutil
+import stat
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from symphony.engines import output
 from symphony.engines.engine import Output
@@ -27,6 +32,8 @@ from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
 log = logging.getLogger("symphony.service")
 MAX_LINE_BYTES = 16 << 10  # longer lines are split
 FIRST_READ_BYTES, READ_BLOCK_BYTES = 1 << 10, 64 << 10  # first block small: a page may need few lines of a task
+FOLDER_BYTES = 4_096  # on disk, of a folder
+TRIM_S, MOST_TRIM_S, TRIM_SHARE = 2.0, 60.0, 0.02  # between trims: as short as takes this share of a core
 TIMESTAMPED_LINE = re.compile(rb"(\d{1,12}\.\d{6}) (.*)", re.DOTALL)
 NEW_RUN_MARK, DROPPED_MARK = "a new run begins", "earlier output was dropped"
 
@@ -76,8 +83,9 @@ class Stream:
 
     def _read(self, position: OutputPosition, size: int, ended: bool) -> Iterator[OutputLine]:
         number, offset = position
-        at, rest, block = self._changed(number), b"", FIRST_READ_BYTES
-        with open(self.folder / f"{self.rank}.{number}", "rb") as file:
+        rest, block = b"", FIRST_READ_BYTES
+        with self._opened(number) as file:
+            at = os.fstat(file.fileno()).st_mtime  # of the last write: the default where a line has no time
             while offset + len(rest) < size:
                 file.seek(offset + len(rest))
                 data = file.read(min(block, size - offset - len(rest)))
@@ -110,17 +118,38 @@ class Stream:
 
     def _began(self, number: int) -> float:
         try:
-            with open(self.folder / f"{self.rank}.{number}", "rb") as file:
-                return _split_time(file.read(FIRST_READ_BYTES).partition(b"\n")[0], self._changed(number))[0]
+            with self._opened(number) as file:
+                changed = os.fstat(file.fileno()).st_mtime
+                return _split_time(file.read(FIRST_READ_BYTES).partition(b"\n")[0], changed)[0]
         except OSError:
             return 0.0
 
-    def _changed(self, number: int) -> float:
-        """The time of the last write: the default where a line has no time."""
-        try:
-            return (self.folder / f"{self.rank}.{number}").stat().st_mtime
-        except OSError:
-            return 0.0
+    def _opened(self, number: int) -> BinaryIO:
+        """Raises `FileNotFoundError` if it is not a file of this folder alone."""
+        name = f"{self.rank}.{number}"
+        with _folder(self.folder) as folder:
+            try:
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            except OSError as error:
+                raise FileNotFoundError(errno.ENOENT, "a link", name) if error.errno == errno.ELOOP else error from None
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(descriptor)
+            raise FileNotFoundError(errno.ENOENT, "not a file, or one with several names", name)
+        return os.fdopen(descriptor, "rb")
+
+
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[int]:
+    """The descriptor of the folder of a task. Raises `FileNotFoundError` if a job has put something else there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except NotADirectoryError as error:  # also for a link
+        raise FileNotFoundError(errno.ENOENT, error.strerror, str(path)) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _split_time(line: bytes, default: float) -> tuple[float, bytes]:
@@ -151,6 +180,7 @@ class Outputs:
         self._root = None if root is None else root.absolute()
         self._name = os.urandom(6).hex()  # makes run names unique: attempt numbers restart with every service
         self._trimming = threading.Lock()
+        self._trim_s = 0.0  # when to trim next
         if self._root is not None:
             try:
                 self._root.mkdir(parents=True, exist_ok=True)
@@ -172,11 +202,17 @@ class Outputs:
             present = sorted(tasks.keys() & set(os.listdir(folder)))
         except OSError:  # it has no output
             return []
-        return [
-            Stream(tasks[name], rank, folder / name, tuple(files))
-            for name in present
-            for rank, files in output.files(str(folder / name)).items()
-        ]
+        streams = []
+        for name in present:
+            with contextlib.suppress(FileNotFoundError), _folder(folder / name) as opened:
+                found = output.files(opened)
+                streams += [Stream(tasks[name], rank, folder / name, tuple(files)) for rank, files in found.items()]
+        return streams
+
+    @property
+    def due(self) -> bool:
+        """Whether to trim: a job can write gigabytes within a minute."""
+        return self._root is not None and not self._trimming.locked() and time.monotonic() >= self._trim_s
 
     def trim(self, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
         """Remove the output of forgotten jobs, and the oldest output above `most` bytes, in a background thread.
@@ -187,46 +223,66 @@ class Outputs:
             threading.Thread(target=self._trim, args=(self._root, known, ended, newest, most), daemon=True).start()
 
     def _trim(self, root: Path, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
+        began_s = time.monotonic()
         try:
             trim(root, known, ended, newest, most)
         except OSError as error:
             log.warning("the output of jobs could not be trimmed: %s", error)
         finally:
+            took_s = time.monotonic() - began_s
+            self._trim_s = began_s + min(max(took_s / TRIM_SHARE, TRIM_S), MOST_TRIM_S)
             self._trimming.release()
 
 
 def trim(root: Path, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
     """As `Outputs.trim`, in this thread."""
-    tasks = []
+    tasks: list[_Measured] = []
     for job in root.iterdir():
         if not job.name.isdecimal():
             continue
         if int(job.name) <= newest and int(job.name) not in known:
             shutil.rmtree(job, ignore_errors=True)
             continue
-        for task in job.iterdir():
-            try:
-                files = [path.stat() for path in task.iterdir()]
-            except OSError:  # being written: try again next time
-                continue
-            changed = max((one.st_mtime for one in files), default=0.0)
-            tasks.append((changed, sum(one.st_size for one in files), task))
-    total = sum(size for _, size, _ in tasks)
-    for _, size, path in sorted(tasks):
+        with contextlib.suppress(OSError):  # removed just now, or not a folder
+            tasks += [found for task in job.iterdir() if (found := _measured(task)) is not None]
+    total = sum(found.disk for found in tasks)
+    for found in sorted(tasks):
         if total <= most:
             break
-        if int(path.parent.name) in ended:
-            shutil.rmtree(path, ignore_errors=True)
-        elif size:
-            _empty(path)
-        total -= size
+        if int(found.task.parent.name) in ended:
+            shutil.rmtree(found.task, ignore_errors=True)
+        elif found.size:
+            _empty(found.task)
+        total -= found.disk
+
+
+class _Measured(NamedTuple):
+    """The folder of a task: when it was written last, and its bytes, also on disk."""
+
+    changed_s: float
+    disk: int
+    size: int
+    task: Path
+
+
+def _measured(task: Path) -> _Measured | None:
+    try:
+        with _folder(task) as folder, os.scandir(folder) as entries:
+            files = [entry.stat(follow_symlinks=False) for entry in entries]
+    except OSError:  # being written: try again next time
+        return None
+    changed_s = max((one.st_mtime for one in files), default=0.0)
+    disk = sum(one.st_blocks * 512 for one in files) + FOLDER_BYTES
+    return _Measured(changed_s, disk, sum(one.st_size for one in files), task)
 
 
 def _empty(task: Path) -> None:
     """Remove the files of a task, and leave an empty one with the next number for each worker."""
-    for rank, files in output.files(str(task)).items():
-        with contextlib.suppress(OSError):
-            (task / f"{rank}.{files[-1][0] + 1}").touch()
-        for number, _ in files:
+    with contextlib.suppress(OSError), _folder(task) as folder:
+        for rank, files in output.files(folder).items():
             with contextlib.suppress(OSError):
-                (task / f"{rank}.{number}").unlink()
+                name = f"{rank}.{files[-1][0] + 1}"
+                os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder))
+            for number, _ in files:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{rank}.{number}", dir_fd=folder)

@@ -434,12 +434,13 @@ class Service:
         if jobs:
             for listener in self.listeners:
                 listener(jobs)
+        if self.outputs.due:
+            self._trim_outputs()
         if time.monotonic() - self._swept > SWEEP_INTERVAL_S:
             self._swept = time.monotonic()
             try:
                 self.cluster.save()
                 self.checkpoints.remove_strays(self.state.open)
-                self._trim_outputs()
             except OSError as error:  # such as too many open files: the next sweep will do
                 log.error("old files could not be removed: %s", error)
             self.ledger.post_required(self._sweep).add_done_callback(self._remove)

@@ -299,7 +299,9 @@ def _read(path: Path) -> Any:
 def write_whole(path: Path, text: str) -> None:
     """Replace a small file atomically."""
     new = path.with_name(f".{path.name}-{os.getpid()}.new")
-    new.write_text(text)
+    new.unlink(missing_ok=True)
+    with new.open("x") as file:  # not what else may be there: to open a pipe would wait
+        file.write(text)
     os.replace(new, path)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from symphony.training_jobs.live.progress import Progress, Unread, read, saved_before
+from symphony.training_jobs.training_run import write_whole
 
 SAID = {"attempt": "a", "began": 2, "step": 5, "saved": 4, "saves": 1, "answered": -1, "at": 1.7e9}
 
@@ -51,6 +53,15 @@ def test_anything_else_is_a_reason(tmp_path: Path, content: str | None, why: Unr
         (tmp_path / "progress").write_bytes(content.encode(errors="surrogateescape"))
     assert read(tmp_path, "a", 10, None, 0.0) is why
     assert saved_before(tmp_path, 10) in (0, 4)
+
+
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_file(tmp_path: Path) -> None:
+    """The loop of a service reads and writes here, and a run may put there what it likes."""
+    for name in ("progress", f".save-{os.getpid()}.new"):
+        os.mkfifo(tmp_path / name)
+    assert read(tmp_path, "a", 10, None, 0.0) is Unread.ABSENT and saved_before(tmp_path, 10) == 0
+    write_whole(tmp_path / "save", "3")
+    assert (tmp_path / "save").read_text() == "3"
 
 
 def test_a_run_does_not_lose_steps_unless_it_begins_anew(tmp_path: Path) -> None:

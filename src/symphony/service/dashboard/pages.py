@@ -19,7 +19,6 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Stre
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from symphony.problem.errors import InputError, LimitError, SymphonyError, TokenError, UnknownJobError
@@ -35,6 +34,7 @@ from symphony.service.dashboard.sessions import LOGIN, ROOT, STATIC, Sessions
 from symphony.service.guard import Authenticator, address_of, status_of
 from symphony.service.job_logs import CURSOR_PATTERN
 from symphony.service.service import Service
+from symphony.service.threads import run_in_threadpool
 from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 from symphony.service.wire import Refusal
 

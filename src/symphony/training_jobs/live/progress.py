@@ -6,8 +6,11 @@ returns the `Progress` of the present run or the reason why there is none, and n
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
+import stat
 import time
 from dataclasses import dataclass
 from enum import Enum
@@ -64,8 +67,7 @@ class Progress:
 def read(folder: Path, attempt: str, steps: int, before: Progress | None, now_s: float) -> Progress | Unread:
     """The progress of an attempt, read at `now_s` (`time.monotonic`). `before`: its previous progress."""
     try:
-        with (folder / "progress").open("rb") as file:
-            content = json.loads(file.read(MAX_PROGRESS_BYTES))
+        content = _content(folder)
     except OSError:
         return Unread.ABSENT
     except (ValueError, RecursionError):
@@ -85,6 +87,18 @@ def read(folder: Path, attempt: str, steps: int, before: Progress | None, now_s:
         return Unread.SHRANK
     marks = _marks(() if before is None else before.marks, now_s, step)
     return Progress(attempt, began, step, saved, saves, answered, marks, now_s)
+
+
+def _content(folder: Path) -> Any:
+    """The contents of the file in a folder. A run may have made a pipe instead: nobody waits for it."""
+    with open(folder / "progress", "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file")
+        return json.loads(file.read(MAX_PROGRESS_BYTES))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _marks(before: tuple[tuple[float, int], ...], now_s: float, step: int) -> tuple[tuple[float, int], ...]:
@@ -118,8 +132,7 @@ def refresh(run: LiveRun) -> None:
 def saved_before(folder: Path, steps: int) -> int:
     """The saved step in a folder's progress file, of whichever run; 0 if there is none."""
     try:
-        with (folder / "progress").open("rb") as file:
-            saved = json.loads(file.read(MAX_PROGRESS_BYTES))["saved"]
+        saved = _content(folder)["saved"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
     return saved if units.is_whole(saved, 0, steps) else 0
