@@ -19,7 +19,7 @@ share_bytecode()
 compile_quickly()
 
 # Folders whose files share large programs, or the Ray cluster: their tests run in one process.
-TOGETHER = ("tests/baselines/", "tests/engines/ray/", "tests/envs/")
+TOGETHER = ("tests/baselines/", "tests/engines/ray/", "tests/envs/", "tests/oracle/")
 CHUNK = 64  # steps: tests run a hundred or so, and without optimisation the rest of a long chunk takes seconds
 # Of one process, from which on compiled programs are dropped between modules. To drop them takes seconds, and modules
 # share some of them: on a machine with much memory, they stay.
