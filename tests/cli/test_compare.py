@@ -57,13 +57,13 @@ def test_json_on_stdout_is_json_only_and_the_report_is_files(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_optimised_programs_in_a_process_of_its_own_compute_what_those_of_tests_do(tmp_path: Path) -> None:
-    asked = ("compare", *TINY, "--policies", "fifo,shortest-queue", "--json")
-    theirs, ours = symphony(*asked, folder=tmp_path, quickly=False), symphony_here(*asked, folder=tmp_path)
+    asked = ("compare", *TINY, "--policies", "fifo,shortest-queue", "-o")
+    theirs = symphony(*asked, "theirs.json.gz", folder=tmp_path, quickly=False)
+    ours = symphony_here(*asked, "ours.json.gz", folder=tmp_path)
     assert (theirs.returncode, ours.returncode) == (0, 0), theirs.stderr + ours.stderr
-    finishes = [
-        [job["finish_s"] for run in json.loads(done.stdout)["runs"] for job in run["jobs"]] for done in (theirs, ours)
-    ]
-    assert len(finishes[0]) == 12 and finishes[0] == pytest.approx(finishes[1], rel=1e-5)
+    reports = [Report.from_json(tmp_path / f"{name}.json.gz") for name in ("theirs", "ours")]
+    one, other = ([job.finish_s for run in report.runs for job in run.jobs] for report in reports)
+    assert len(one) == 12 and one == pytest.approx(other, rel=1e-5)
 
 
 def test_several_workloads_make_a_page_and_are_taken_up_again(tmp_path: Path) -> None:
