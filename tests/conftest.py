@@ -13,11 +13,13 @@ import pytest
 
 from tests.compiling import compile_quickly, share_bytecode, share_programs
 
+gc.disable()  # until all tests are collected: imports make millions of objects, and hardly any garbage
 share_programs()
 share_bytecode()
 compile_quickly()
 
-RAY = "tests/engines/ray/"
+# Folders whose files share large programs, or the Ray cluster: their tests run in one process.
+TOGETHER = ("tests/baselines/", "tests/engines/ray/", "tests/envs/", "tests/oracle/")
 CHUNK = 64  # steps: tests run a hundred or so, and without optimisation the rest of a long chunk takes seconds
 # Of one process, from which on compiled programs are dropped between modules. To drop them takes seconds, and modules
 # share some of them: on a machine with much memory, they stay.
@@ -32,13 +34,14 @@ def pytest_collection_finish() -> None:
     run.STEPS_PER_CHUNK = CHUNK
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadfile`, tests of a file run in one process, which compiles what they share once.
 
-    So do all tests on the Ray cluster. Files keep their order: where those with few tests came last, a long one would.
+    So do those of a folder of `TOGETHER`. Files keep their order: if those with few tests came last, a long one would.
     """
     if config.getoption("dist") != "loadfile":
         return None
@@ -48,7 +51,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return RAY if file.startswith(RAY) else file
+            return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
     return Scheduling(config, log)
 

@@ -1,4 +1,7 @@
-"""Gradients of beliefs: against enumeration, against integration, and what they must not depend on."""
+"""Gradients of beliefs: against enumeration, against integration, and what they must not depend on.
+
+Only a benchmark uses the estimators: what does not check their reference or their input is slow.
+"""
 
 from __future__ import annotations
 
@@ -119,6 +122,7 @@ def test_exact_is_what_enumeration_and_differences_give(case: str) -> None:
     np.testing.assert_allclose(found, wanted, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_exact_reaches_as_far_as_chains_do() -> None:
     """100 variables: by products of matrices, as no enumeration could."""
     net = DiscreteNet(((), *((v,) for v in range(99))), (2,) * 100)
@@ -166,6 +170,7 @@ def agree(found: np.ndarray, wanted: np.ndarray) -> None:
     assert (np.abs(found.mean(axis=0) - wanted) <= 5 * error + 1e-5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["chain", "chain, evidence on both sides", "plate, evidence beside", "plate, two asked"]
 )
@@ -177,6 +182,7 @@ def test_score_and_covariance_converge(name: str, case: str) -> None:
     agree(repeated(name, net, parameters, asked(query), evidence, 1000), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "evidence"),
     [
@@ -193,6 +199,7 @@ def test_estimators_of_continuous_nets_converge(name: str, evidence: dict[int, f
     agree(repeated(name, LINEAR, parameters, {1: 1.0}, evidence, 1000), wanted)
 
 
+@pytest.mark.slow
 def test_few_samples_leave_no_bias_where_nothing_is_known() -> None:
     """The baseline is the mean of the other samples: two are enough."""
     net, query, _ = CASES["plate"]
@@ -201,6 +208,7 @@ def test_few_samples_leave_no_bias_where_nothing_is_known() -> None:
     agree(repeated("score", net, parameters, asked(query), {}, 2, repeats=40_000), wanted)
 
 
+@pytest.mark.slow
 def test_without_a_sample_that_agrees_there_is_no_gradient() -> None:
     """Not even one that is not a number."""
     parameters = (jnp.array([50.0, 0.0]), jnp.zeros((2, 2)))  # the second state hardly ever occurs
@@ -210,6 +218,7 @@ def test_without_a_sample_that_agrees_there_is_no_gradient() -> None:
     assert np.abs(flat(gradient_of("covariance", net, parameters, {1: jnp.array([0.0, 1.0])}, {0: 1}, 64))).max() > 0.1
 
 
+@pytest.mark.slow
 def test_beliefs_are_estimates_of_the_belief() -> None:
     net, query, evidence = CASES["chain, evidence above"]
     parameters = tables(net)
@@ -219,6 +228,7 @@ def test_beliefs_are_estimates_of_the_belief() -> None:
         assert float(belief) == pytest.approx(exact, abs=0.02), name
 
 
+@pytest.mark.slow
 def test_samples_occur_as_often_as_they_should() -> None:
     @jax.jit
     def program(parameters: Any) -> Any:
@@ -237,6 +247,7 @@ def test_samples_occur_as_often_as_they_should() -> None:
 # --- Estimators that do not --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_relaxed_states_are_biased_the_less_the_colder() -> None:
     net, query, _ = CASES["plate"]
     parameters = tables(net)
@@ -254,6 +265,7 @@ def test_relaxed_states_are_biased_the_less_the_colder() -> None:
     assert cold < 0.08
 
 
+@pytest.mark.slow
 def test_the_published_estimator_points_elsewhere() -> None:
     """Pr(x | a) on A -> Y -> X: with infinitely many samples, the gradient by the table of Y is off."""
     net = DiscreteNet(((), (0,), (1,)), (8, 8, 8))
@@ -273,6 +285,7 @@ def test_the_published_estimator_points_elsewhere() -> None:
     assert np.quantile(above, 0.05) < 0.65  # … and 0.51
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["chain, evidence above", "plate"])
 def test_the_published_estimator_tends_to_its_limit(case: str) -> None:
     net, query, evidence = CASES[case]
@@ -299,6 +312,7 @@ def test_the_published_estimator_by_hand() -> None:
 # --- Fixed points ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["implicit", "implicit-map"])
 def test_implicit_is_the_gradient_of_the_fixed_point(name: str) -> None:
     parameters = LINEAR.draw_parameters(KEY)
@@ -313,6 +327,7 @@ def test_implicit_is_the_gradient_of_the_fixed_point(name: str) -> None:
         np.testing.assert_allclose(found, differences(belief, leaves), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_implicit_map_is_at_a_peak() -> None:
     parameters = LINEAR.draw_parameters(KEY)
     evidence = {0: 2.0, 2: 3.0}
@@ -328,6 +343,7 @@ def test_implicit_map_is_at_a_peak() -> None:
     assert all(abs(float(slope)) < 1e-3 for slope in jax.jit(jax.grad(log_density))(peak).values())
 
 
+@pytest.mark.slow
 def test_implicit_is_exact_for_gaussian_readings() -> None:
     parameters = LINEAR.draw_parameters(KEY, freedom=1e5)
     evidence = {0: 2.0, 2: 1.0}
@@ -337,6 +353,7 @@ def test_implicit_is_exact_for_gaussian_readings() -> None:
         np.testing.assert_allclose(flat(found), flat(wanted), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_filters_fixed_point_is_nearer_to_the_mean_than_the_peak_is() -> None:
     off: dict[str, list[float]] = {"implicit": [], "implicit-map": []}
     query, evidence = {1: 1.0}, {0: 2.0, 1: 3.0}
@@ -352,6 +369,7 @@ def test_the_filters_fixed_point_is_nearer_to_the_mean_than_the_peak_is() -> Non
 # --- What depends on what ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 5])
 def test_gradients_are_zero_for_what_does_not_matter_and_only_there(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -370,6 +388,7 @@ def test_gradients_are_zero_for_what_does_not_matter_and_only_there(seed: int) -
         assert {v for v, part in enumerate(found) if np.abs(part).max() > 0} == matter, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exact", "pathwise", "covariance", "implicit", "implicit-map"])
 def test_readings_of_what_does_not_matter_are_not_used(name: str) -> None:
     """Two variables without a link: the other's reading and parameters change nothing."""
@@ -393,6 +412,7 @@ def test_every_method_is_probed() -> None:
     assert PROBED.keys() == METHODS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "passes"), [*((name, True) for name in METHODS), *((name, False) for name in ("pathwise", "covariance"))]
 )
@@ -413,6 +433,7 @@ def test_a_loss_reaches_the_parameters_if_asked_to_and_not_otherwise(name: str, 
     assert abs(float(by_policy)) > 1e-4  # the policy's own parameters are reached in any case
 
 
+@pytest.mark.slow
 def test_one_table_can_be_held_while_others_learn() -> None:
     net, query, evidence = PROBED["covariance"]
     parameters = tables(net)
@@ -428,6 +449,7 @@ def test_one_table_can_be_held_while_others_learn() -> None:
 # --- As programs -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"none", "implicit-map"}))  # programs that others hold
 def test_methods_compile_once_and_batch(name: str) -> None:
     """Over keys, parameters, what is asked and what is known; the same numbers as one by one."""
@@ -452,6 +474,7 @@ def test_methods_compile_once_and_batch(name: str) -> None:
     assert len(traces) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pathwise", "score", "covariance", "literal"])
 def test_programs_do_not_grow_with_samples(name: str) -> None:
     net, query, evidence = PROBED[name]

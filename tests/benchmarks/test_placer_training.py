@@ -24,6 +24,8 @@ from symphony.problem.errors import InputError
 from symphony.training_jobs.beliefs import Beliefs, JobDescriptions
 from symphony.training_jobs.placer import network
 
+pytestmark = pytest.mark.slow  # only the benchmark trains it
+
 
 def small(members: int = 2) -> SpeedWorlds:
     """Two kernels of one GPU each and one of two, on two kinds; members differ."""

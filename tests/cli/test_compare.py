@@ -37,25 +37,33 @@ def test_a_comparison_prints_a_table_and_keeps_every_record(tmp_path: Path) -> N
 
 
 def test_json_on_stdout_is_json_only_and_the_report_is_files(tmp_path: Path) -> None:
-    """As users have it: a process of its own, and programs that are optimised."""
-    small = ("--policies", "fifo,shortest-queue")  # whose programs are small: to optimise one takes long
-    asked = ("compare", *TINY, *small, "--first-seed", "5", "--json", "--report", "out")
-    done = symphony(*asked, folder=tmp_path, quickly=False)
+    done = symphony_here("compare", *TINY, "--first-seed", "5", "--json", "--report", "out", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["format"] == "symphony.report"
     assert [(run["policy"], run["seed"]) for run in document["runs"]] == [
         ("fifo", 5),
         ("fifo", 6),
-        ("shortest-queue", 5),
-        ("shortest-queue", 6),
+        ("eft-exact", 5),
+        ("eft-exact", 6),
     ]
     assert "report: " in done.stderr
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert page.lstrip().lower().startswith("<!doctype html>") and "shortest-queue" in page
+    assert page.lstrip().lower().startswith("<!doctype html>") and "eft-exact" in page
     assert list((tmp_path / "out").glob("*.png"))
     with gzip.open(tmp_path / "out" / "records.json.gz", "rt", encoding="utf-8") as file:
         assert json.load(file)["runs"] == document["runs"]
+
+
+@pytest.mark.slow
+def test_optimised_programs_in_a_process_of_its_own_compute_what_those_of_tests_do(tmp_path: Path) -> None:
+    asked = ("compare", *TINY, "--policies", "fifo,shortest-queue", "-o")
+    theirs = symphony(*asked, "theirs.json.gz", folder=tmp_path, quickly=False)
+    ours = symphony_here(*asked, "ours.json.gz", folder=tmp_path)
+    assert (theirs.returncode, ours.returncode) == (0, 0), theirs.stderr + ours.stderr
+    reports = [Report.from_json(tmp_path / f"{name}.json.gz") for name in ("theirs", "ours")]
+    one, other = ([job.finish_s for run in report.runs for job in run.jobs] for report in reports)
+    assert len(one) == 12 and one == pytest.approx(other, rel=1e-5)
 
 
 def test_several_workloads_make_a_page_and_are_taken_up_again(tmp_path: Path) -> None:

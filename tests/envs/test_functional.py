@@ -107,6 +107,7 @@ def earliest(env: FunctionalEnv, state: EnvState, params: Params) -> sy.Action:
     return EftBelief().decide(KEY, None, env.observation(state, params))[1]
 
 
+@pytest.mark.slow
 def test_rewards_sum_to_the_makespan_with_two_steps_of_the_simulator_a_step() -> None:
     env, params = small(objective="makespan", features=False, micro_steps=2)
     step = jax.jit(lambda state: env.step_env(KEY, state, earliest(env, state, params), params))
@@ -163,6 +164,7 @@ def test_a_forbidden_number_is_refused_and_the_first_allowed_action_carried_out(
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
+@pytest.mark.slow
 def test_side_by_side_and_alone_are_the_same() -> None:
     """Also where one takes longer to its next decision than another, and where one ends before another."""
     env, params = small(micro_steps=None)

@@ -1,13 +1,10 @@
-"""The filter over several flows, against exact inference: by enumeration where levels are discrete, and by sampling."""
+"""The filter over several flows, against exact inference: by enumeration where levels are discrete, or by integrals."""
 
 from __future__ import annotations
 
 from itertools import product
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 from scipy import stats
 
 from symphony.estimation import flow_filter
@@ -90,20 +87,18 @@ def test_row_loads_are_close_to_those_by_enumeration_and_bands_hold() -> None:
     assert 0.87 <= inside[0] <= 0.93 and 0.93 <= inside[1] <= 0.97
 
 
-def sampled(model: object) -> dict[str, np.ndarray]:
-    infer = pytest.importorskip("numpyro.infer")
-    mcmc = infer.MCMC(infer.NUTS(model), num_warmup=500, num_samples=3000, progress_bar=False)
-    mcmc.run(jax.random.key(0))
-    return {name: np.asarray(draws) for name, draws in mcmc.get_samples().items()}
+def moments(density: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and deviations of points [points, numbers] of which each is as probable as its density."""
+    weight = density / density.sum()
+    mean = weight @ points
+    return mean, np.sqrt(weight @ (points - mean) ** 2)
 
 
 STILL = P._replace(changes=1e-9)
 
 
-def test_levels_are_those_that_nuts_samples() -> None:
+def test_levels_are_those_that_an_integral_gives() -> None:
     """Flows that do not change, 0 or more, a row in turn unread."""
-    numpyro = pytest.importorskip("numpyro")
-    dist = numpyro.distributions
     level, rng = np.array([0.9, 0.0, 0.5]), np.random.default_rng(1)
     loads = EVENT @ level
     rates = np.maximum(loads + deviation(loads) * rng.standard_normal((9, 3)), 0.0)
@@ -114,25 +109,20 @@ def test_levels_are_those_that_nuts_samples() -> None:
         told = Readings(rate, np.zeros(3), np.full(3, UNSEEN), seen)
         belief = flow_filter.update(np, EVENT, STILL, belief, told)
 
-    def model() -> None:
-        x = numpyro.sample("x", dist.TruncatedNormal(mean, np.sqrt(variance), low=0.0).expand([3]).to_event(1))
-        load = jnp.asarray(EVENT) @ x
-        scale = jnp.sqrt((P.burst**2 * load**2 * UNSEEN + P.floor**2) * (P.freedom - 2) / P.freedom)
-        with numpyro.handlers.mask(mask=jnp.asarray(read)):
-            numpyro.sample("y", dist.StudentT(P.freedom, load, scale), obs=jnp.asarray(rates))
-
-    draws = sampled(model)["x"] @ EVENT.T
+    levels = np.array(list(product(np.linspace(0.0, 2.0, 61), repeat=3)))
+    log = -((levels - mean) ** 2).sum(1) / (2 * variance)
+    for rate, seen in zip(rates, read, strict=True):
+        log += np.log(likely(rate[seen], (levels @ EVENT.T)[:, seen])).sum(1)
+    wanted, spread = moments(np.exp(log - log.max()), levels @ EVENT.T)
     found, std = flow_filter.row_loads(np, EVENT, belief)
-    print("off by", (found - draws.mean(0)) / draws.std(0), "deviations; deviations", std / draws.std(0))
-    np.testing.assert_array_less(np.abs(found - draws.mean(0)) / draws.std(0), 1.0)
+    print("off by", (found - wanted) / spread, "deviations; deviations", std / spread)
+    np.testing.assert_array_less(np.abs(found - wanted) / spread, 1.0)
     # The filter uses errors' variances only: not that small errors are the rule, nor that idle rows err less.
-    assert (std > 0.8 * draws.std(0)).all() and (std < 2.2 * draws.std(0)).all()
+    assert (std > 0.8 * spread).all() and (std < 2.2 * spread).all()
 
 
-def test_blame_for_slow_runs_is_shared_as_nuts_shares_it() -> None:
+def test_blame_for_slow_runs_is_shared_as_an_integral_shares_it() -> None:
     """Two kernels, of which one is known well, met the same others; the other's time is not known."""
-    numpyro = pytest.importorskip("numpyro")
-    dist = numpyro.distributions
     known, error = np.array([0.02, 0.5]), 0.1
     slow = np.array([1.8, 2.4])
     p = STILL._replace(run_error=error, floor=1e-3, own_error=0.0, lowest=np.array([0.0, -np.inf, -np.inf]), drift=0.0)
@@ -144,13 +134,13 @@ def test_blame_for_slow_runs_is_shared_as_nuts_shares_it() -> None:
     runs = RunTimes(slow, np.zeros(2), np.ones(2), one, np.zeros((2, 1), int), one > 0, np.eye(3)[1:], np.full(2, 30.0))
     found = flow_filter.update(np, event, p, belief, nothing, runs, 0.0)
 
-    def model() -> None:
-        others = numpyro.sample("others", dist.TruncatedNormal(mean, np.sqrt(variance), low=0.0))
-        times = numpyro.sample("times", dist.Normal(0.0, jnp.asarray(known)).to_event(1))
-        numpyro.sample("slow", dist.Normal(jnp.log1p(others) + times, error), obs=jnp.log(jnp.asarray(slow)))
-
-    draws = sampled(model)
-    exact = np.column_stack([draws["others"], draws["times"]])
-    print("found", found.mean, np.sqrt(np.diag(found.cov)), "exact", exact.mean(0), exact.std(0))
-    np.testing.assert_array_less(np.abs(found.mean - exact.mean(0)) / exact.std(0), 0.7)
-    np.testing.assert_array_less(np.abs(np.log(np.sqrt(np.diag(found.cov)) / exact.std(0))), np.log(1.5))
+    grids = np.linspace(0.0, 4.0, 161), *(np.linspace(-5 * std, 5 * std, 101) for std in known)
+    others, *times = np.meshgrid(*grids, indexing="ij")
+    log = -((others - mean) ** 2) / (2 * variance)
+    for time, std, ran in zip(times, known, slow, strict=True):
+        log -= (time / std) ** 2 / 2 + ((np.log(ran) - np.log1p(others) - time) / error) ** 2 / 2
+    points = np.stack([others, *times], axis=-1).reshape(-1, 3)
+    wanted, spread = moments(np.exp(log - log.max()).ravel(), points)
+    print("found", found.mean, np.sqrt(np.diag(found.cov)), "exact", wanted, spread)
+    np.testing.assert_array_less(np.abs(found.mean - wanted) / spread, 0.7)
+    np.testing.assert_array_less(np.abs(np.log(np.sqrt(np.diag(found.cov)) / spread)), np.log(1.5))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,9 +17,10 @@ import pytest
 from symphony.evaluation import page
 from symphony.evaluation.report import Report
 from tests.evaluation import synthetic
+from tests.service.dashboard.browser import program
+from tests.waiting import SECONDS
 
 EVIL = '</script><img src=x onerror="document.title=1"><!-- & \u2028 {{data}}'
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 class Parsed(HTMLParser):
@@ -168,12 +168,11 @@ def test_stalled_runs_leave_strict_json() -> None:
     assert data["distributions"]["slow-down"][0][-1] is None
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium to run the page's script")
 def test_the_script_draws_the_tables_and_charts(report: Report, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(page.html(report), encoding="utf-8")
     command = [
-        str(BROWSER),
+        program(),
         "--headless",
         "--disable-gpu",
         "--no-first-run",
@@ -186,10 +185,7 @@ def test_the_script_draws_the_tables_and_charts(report: Report, tmp_path: Path) 
     ]
     if os.geteuid() == 0:  # its sandbox refuses to run as root
         command.insert(1, "--no-sandbox")
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"the browser does not start here: {error}")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
     drawn = Parsed(done.stdout)
     assert sum(tag == "tr" for tag, _ in drawn.tags) == 2 + len(report.policies) + 1 + len(report.metrics)
     assert sum(tag == "polyline" for tag, _ in drawn.tags) == len(report.policies)

@@ -14,7 +14,7 @@ some command lines are left out, and examples only print their help.
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import io
 import json
 import os
@@ -50,6 +50,17 @@ def graph():
 # What a module needs that cannot be imported with the base only.
 OPTIONAL = {"symphony.engines.ray": "ray", "symphony.envs.gymnasium_env": "envs", "symphony.service": "service"}
 NOBODY = "http://127.0.0.1:1"  # where no service listens
+
+
+def source_root() -> Path:
+    """The clone that Symphony is imported from; or a folder of Python's, if it is an installed package."""
+    found = importlib.util.find_spec("symphony")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parents[2]
+
+
+# Of an installed package, the demonstration lacks its applications first.
+DEMO_LACKS = {"extra": "service"} if (source_root() / "examples").is_dir() else {"error": "come with the sources"}
 
 
 class Check(NamedTuple):
@@ -93,7 +104,7 @@ COMMANDS = (
     Check("repair check", extra="service"),
     Check("repair salvage", extra="service"),
     Check("repair compact", extra="service"),
-    Check("demo --seconds 1 --no-open", extra="service"),
+    Check("demo --seconds 1 --no-open", **DEMO_LACKS),
     Check("top --looks 1", NOBODY),
     Check("status", NOBODY),
     Check("profile", NOBODY),

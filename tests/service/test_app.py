@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import TimeoutError as SQLAlchemyTimeout
 
 import symphony as sy
-from symphony.service import app, blobs
+from symphony.service import app, blobs, tokens
 from symphony.service.client import RemoteCluster
 from symphony.service.journal import read_events
 from symphony.service.service import Limits
@@ -478,8 +478,11 @@ def test_uploads_at_the_same_time_share_the_quota(here: Place, monkeypatch: pyte
 
 
 def test_a_service_outlives_the_exhaustion_of_its_database_connections(
-    here: Place, token: str, monkeypatch: pytest.MonkeyPatch
+    here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tokens, "TOKEN_CACHE_S", SECONDS)
+    token = here.token("ann", "submit", "read")
+    assert Answer(here, "GET", "/v1/jobs", **bearer(token)).status == 200  # from now on, it is cached
     pool = here.service.database.pool
     monkeypatch.setattr(pool, "_timeout", 0.05)
     with RemoteCluster(here.server.url, token) as ann, contextlib.ExitStack() as held:

@@ -23,6 +23,7 @@ os.environ |= {  # a node that is killed is missed within a second; one that is 
     "RAY_health_check_period_ms": "300",
     "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_prestart_worker_first_driver": "0",  # a worker takes a second to start, and most would never run anything
 }
 
 

@@ -14,6 +14,7 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     here = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20, "include_dashboard": False}
+    here["include_log_monitor"] = False  # nobody reads what it follows
     cluster = Cluster(initialize_head=True, head_node_args={**here, "num_cpus": 0})
     nodes = {}
     say, sys.stdout = sys.stdout, sys.stderr  # Ray may print

@@ -34,6 +34,7 @@ TIMED = {
     "gpuspec25": (8152, 897),
     "gpuspec33": (8152, 897),
 }
+VARIED = ("cpu300", "default", "gpushare100", "gpuspec33")  # the others are of the same form
 UNTIMED = {"multigpu20": 8324, "multigpu30": 8508, "multigpu50": 9061}
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
 
@@ -59,7 +60,9 @@ def test_machines(which: str, machines: int) -> None:
     assert cores == sum(int(row["cpu_milli"]) for row in records(path)) / 1000
 
 
-@pytest.mark.parametrize("variant", TIMED)
+@pytest.mark.parametrize(
+    "variant", [pytest.param(one, marks=() if one in VARIED else pytest.mark.slow) for one in TIMED]
+)
 def test_pods(variant: str, tmp_path: Path) -> None:
     count, unscheduled = TIMED[variant]
     path = pods(variant)
