@@ -194,7 +194,7 @@ def check_instance(policy: object, name: str = "") -> None:
     called = f"policy {name!r}" if name else "the policy"
     if isinstance(policy, type) and issubclass(policy, Policy):
         raise PolicyError(f"{called} is the class {policy.__name__}", hint=f"pass an instance: {policy.__name__}()")
-    raise PolicyError(f"{called} is a {type(policy).__name__}, not a sy.Policy", hint="subclass sy.Policy")
+    raise PolicyError(f"{called} is {policy!r}, not a sy.Policy", hint="subclass sy.Policy")
 
 
 def pick_gang(
