@@ -218,6 +218,11 @@ def pick_gang(
 def best_device(observation: Observation, gang: IntScalar, score: Num[Array, " devices"]) -> IntScalar:
     """The feasible device with the highest score for the gang's next worker; ties go to the lowest number."""
     allowed = observation.feasible(gang)
+    if jnp.shape(score) != allowed.shape:
+        raise PolicyError(
+            f"scores of devices have the shape {jnp.shape(score)}, and there are {allowed.size} devices",
+            hint="give one score for each device, such as -observation.queue_s",
+        )
     best = first_min(jnp.where(allowed & ~jnp.isnan(score), -score, jnp.inf))[1]
     # Where every score is -inf or NaN, the first feasible device.
     return jnp.where(take(allowed, best), best, first(allowed))
