@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None, topology: sy.Topology | None = None) -> 
         for name, cluster in found.items():
             if sum(cluster.statistics.fallbacks.values()):
                 out.print(f"{name}: the heuristic stood in, {dict(cluster.statistics.fallbacks)}")
-    out.print(f"{len(measured)} rounds, in turns: seconds until all jobs are done, and until each is, on average")
+    out.print(f"{len(measured)} rounds, in turns: seconds until all jobs are done; until each is, on average")
     out.print(table(measured, names, names[0]))
     return measured
 

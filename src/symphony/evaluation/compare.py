@@ -52,8 +52,9 @@ def compare(
     """Run every policy on every seed and report.
 
     `policies` maps names to policies, planners (`sy.Oracle`) or names of built-in ones, or lists such names.
-    `workload` is a spec such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the
-    disturbances only). Training jobs are planned in rounds of six minutes unless `disturbances` has a `window_s`.
+    `workload` is a spec such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload
+    (then seeds vary the disturbances only). Training jobs are planned in rounds of six minutes unless `disturbances`
+    has a `window_s`.
     `objective`: weights for learned policies, such as "mean=1,tail=0.5". `lengths="unknown"`: policies see estimates of
     how long training jobs take, from the jobs that have ended. `progress` is called with a policy's name and the share
     of its jobs that have finished.
