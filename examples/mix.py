@@ -91,8 +91,7 @@ def rounds(
 
 def table(measured: Sequence[Mapping[str, Round]], names: Sequence[str], against: str) -> Table:
     """Medians, and ratios round by round with 95% intervals. It fits into 80 columns."""
-    title = f"{len(measured)} rounds, in turns: seconds until all jobs are done, and until each is on average"
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    made = Table(box=None, pad_edge=False)
     for title in ("policy", "all", f"against {against}", "each", f"against {against}"):
         made.add_column(title, justify="left" if title == "policy" else "right", no_wrap=True)
     for name in names:
@@ -139,6 +138,7 @@ def main(argv: list[str] | None = None, topology: sy.Topology | None = None) -> 
         for name, cluster in found.items():
             if sum(cluster.statistics.fallbacks.values()):
                 out.print(f"{name}: the heuristic stood in, {dict(cluster.statistics.fallbacks)}")
+    out.print(f"{len(measured)} rounds, in turns: seconds until all jobs are done; until each is, on average")
     out.print(table(measured, names, names[0]))
     return measured
 

@@ -70,6 +70,7 @@ def test_a_graph_is_submitted_and_looked_at(folder: Path) -> None:
     assert json.loads(symphony_here("trace", number, "--json", folder=folder).stdout)["traceEvents"]
     assert "no file is named" in symphony_here("trace", number, folder=folder).stderr
     assert json.loads(symphony_here("cancel", number, "--json", folder=folder).stdout)["status"] == "done"
+    assert symphony_here("cancel", number, folder=folder).stdout == f"job {number} had ended before: done\n"
 
 
 def test_a_job_ends_at_its_time_limit(folder: Path) -> None:

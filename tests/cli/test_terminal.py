@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,15 @@ from rich.console import Console
 from symphony.cli import terminal
 from symphony.cli.remote import plain_table
 from tests.cli.command import symphony, symphony_here
+
+
+def test_a_locale_without_the_characters_of_a_name_is_no_error(tmp_path: Path) -> None:
+    text = '[device.x]\ntype = "cpu"\n[[machine]]\nname = "größe"\n[[machine.socket]]\ndevices = ["x"]\n'
+    (tmp_path / "t.toml").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-c", "from symphony.cli import main; main()", "topology", "show", "t.toml"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert (shown.returncode, shown.stderr) == (0, "") and "machine gr??e" in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from symphony.problem import limits
 from symphony.service import tokens
 from symphony.service.database import open_database
-from tests.cli.command import symphony_here
+from tests.cli.command import WIDE, symphony_here
 
 
 def test_tokens_are_made_listed_and_revoked_and_their_secrets_are_nowhere(tmp_path: Path) -> None:
@@ -29,6 +30,13 @@ def test_tokens_are_made_listed_and_revoked_and_their_secrets_are_nowhere(tmp_pa
     symphony_here("token", "revoke", found.id, "--state", "s", folder=tmp_path)
     assert tokens.Tokens(database).find(made) is None
     database.dispose()
+
+
+def test_names_are_whole_in_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WIDE, "COLUMNS", "80")
+    symphony_here("token", "create", "ann", "--priority", str(limits.PRIORITY), "--state", "s", folder=tmp_path)
+    assert " token-created " in symphony_here("audit", "--state", "s", folder=tmp_path).stdout
+    assert " any " in symphony_here("token", "list", "--state", "s", folder=tmp_path).stdout
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_offline_cpus_and_caches_of_several_core_groups(tmp_path: Path) -> None:
         ),
         ({"cpu/cpu.cfs_quota_us": -1, "cpu/cpu.cfs_period_us": 100000}, [4, 4], 64_000_000 * 1024, []),
         ({"cpuset.cpus.effective": "4-6,12-14"}, [3], 128_000_000 * 1024, ["some CPUs are left out"]),
-        ({"memory.max": 16 * 2**30}, [4, 4], 8 * 2**30, ["may use 17.18 GB of the machine's"]),
+        ({"memory.max": 16 * 2**30}, [4, 4], 8 * 2**30, ["may use 16 GiB of the machine's"]),
         ({"memory/memory.limit_in_bytes": 2**63 - 4096}, [4, 4], 64_000_000 * 1024, []),
     ],
 )

@@ -79,6 +79,10 @@ def test_what_show_writes_parse_reads(value: float, dimension: str) -> None:
     [
         (32e9, "bytes/s", "32 GB/s"),
         (512, "bytes", "512 B"),
+        (64e6, "bytes", "64 MB"),
+        (32 * 2**20, "bytes", "32 MiB"),
+        (64 * 2**30, "bytes", "64 GiB"),
+        (2**30, "bytes/s", "1.074 GB/s"),
         (90.0, "seconds", "90 s"),
         (7200.0, "seconds", "2 h"),
         (0.0015, "seconds", "1.5 ms"),

@@ -40,6 +40,12 @@ def test_jobs_come_in_the_order_in_which_they_end(cluster: sy.Cluster, tmp_path:
     assert set(sy.as_completed(jobs)) == set(jobs)  # also if they have ended before
 
 
+def test_only_jobs_can_be_waited_for() -> None:
+    with pytest.raises(sy.WorkloadError, match="1 is not a job") as refused:
+        sy.as_completed([1])  # type: ignore[type-var]
+    assert "submit" in refused.value.hint
+
+
 def test_a_failed_job_is_one_that_has_ended(cluster: sy.Cluster) -> None:
     jobs = cluster.map(lambda x: 1 // x, [1, 0])
     assert sorted(job.status for job in sy.as_completed(jobs)) == ["done", "failed"]

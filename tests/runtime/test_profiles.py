@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +183,13 @@ def test_the_oldest_profiles_of_changed_code_are_dropped() -> None:
         profiles.timing(f"__main__.work@{code:08x}", "small").learn(0.0, 1.0)
     assert len(profiles) == MAX_CODES_PER_KERNEL
     assert ("__main__.work@0000002f", "small") in profiles
+
+
+def test_a_home_folder_that_is_none_holds_no_profiles(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not Profiles(tmp_path / "home" / "profiles.json").rows
 
 
 def test_without_a_file_nothing_is_kept() -> None:

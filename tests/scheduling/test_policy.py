@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from symphony.problem.errors import PolicyError
 from symphony.problem.workload import Task, TaskGraph
 from symphony.scheduling.policy import (
     PLACE,
@@ -152,6 +153,12 @@ def test_the_best_device_is_feasible_and_ties_go_to_the_lowest() -> None:
     books.fail(CPU1)
     assert int(best_device(books.observe(), gang, score)) == CPU0
     assert as_numbers(best_feasible(books.observe(), score))[:3] == [PLACE, 0, CPU0]
+
+
+def test_scores_are_of_all_devices() -> None:
+    observation = Books(work(dot("any"))).observe()
+    with pytest.raises(PolicyError, match=r"the shape \(1,\), and there are 4 devices"):
+        best_feasible(observation, observation.queue_s[:1])
 
 
 @pytest.mark.parametrize("score", [-jnp.inf, jnp.nan])

@@ -162,6 +162,8 @@ def test_nothing_is_overwritten(state: Path, tmp_path: Path, server: str) -> Non
     backup("", state, file)
     with pytest.raises(sy.InputError, match="exists already"):
         backup("", state, file)
+    with pytest.raises(sy.InputError, match="no such file"):  # before it is told that the folder is in use
+        restore("", state, tmp_path / "no.tar")
     with pytest.raises(sy.InputError, match="a journal already") as refused:
         restore("", state, file)
     assert "--state" in refused.value.hint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import os
 import sys
 from importlib import import_module
@@ -137,6 +138,9 @@ def load(name: str) -> Any:
 def main() -> None:
     """Entry point of the `symphony` command."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no banners of XLA; it is read when JAX is imported
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # not every locale has all characters of names and tables
     gc.set_threshold(*COLLECT_AFTER)
     atexit.register(gc.freeze)  # the end of the process would look at every object for garbage
     try:

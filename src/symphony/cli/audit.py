@@ -50,7 +50,7 @@ def audit(
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.at_s))
         who = (escape(one.user) or "unknown", one.token or "-", escape(one.address) or "this machine")
         table.add_row(at, *who, one.action, escape(one.target), escape(_text(one.detail)))
-    terminal.console().print(table)
+    terminal.print_table(table)
 
 
 def _text(detail: dict[str, Any]) -> str:

@@ -100,7 +100,11 @@ def whatif(
     graph = load(submit, {}) if submit else None
     console = terminal.console(stderr=True)
     with connect(url, token=token) as cluster, terminal.progress_bar(console, quiet=quiet, width=30) as update:
-        found = cluster.what_if(AskWhatIf(**changes), graph, lambda share: update("playing futures", share))
+
+        def show_progress(share: float) -> None:
+            update("playing futures" if share else "compiling", share)
+
+        found = cluster.what_if(AskWhatIf(**changes), graph, show_progress)
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:

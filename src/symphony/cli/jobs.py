@@ -209,13 +209,14 @@ def cancel(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = 
     """Cancel a job: running tasks are killed, waiting tasks never start."""
     with connect(url, token=token) as cluster:
         job = cluster.job(number)
+        ended = job.view().ended_s is not None
         job.cancel()
         job.wait(10.0)
         view = job.view()
     if as_json:
         print_json(view.model_dump(mode="json"))
     else:
-        typer.echo(f"job {number}: {view.status}")
+        typer.echo(f"job {number} had ended before: {view.status}" if ended else f"job {number}: {view.status}")
 
 
 def trace(

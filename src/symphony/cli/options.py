@@ -110,14 +110,14 @@ def check_file(path: Path | None) -> None:
     if path is None or (str(path) == "-"):
         return
     if path.is_dir():
-        reason = "it is a directory"
+        reason, hint = "it is a directory", f"name a file in it, such as {path / 'out'}"
     elif not path.parent.is_dir():
-        reason = f"there is no directory {path.parent}"
+        reason, hint = f"there is no directory {path.parent}", "name a file in a folder that exists"
     elif not os.access(path if path.exists() else path.parent, os.W_OK):
-        reason = "permission denied"
+        reason, hint = "permission denied", "name a file that you may write"
     else:
         return
-    raise InputError(f"it cannot be written: {reason}", where=str(path), hint="name a file in a folder that exists")
+    raise InputError(f"it cannot be written: {reason}", where=str(path), hint=hint)
 
 
 def check_folder(path: Path | None) -> None:

@@ -12,6 +12,7 @@ from symphony.cli import terminal
 from symphony.cli.options import AsJson
 from symphony.cli.remote import AdminUrl, Database, Key, State, opened_database, plain_table
 from symphony.cli.terminal import print_json
+from symphony.problem import limits
 from symphony.service.client import connect
 from symphony.service.wire import IssuedToken
 
@@ -74,7 +75,8 @@ def list_(
     for one in listed:
         expired = one.expires_s is not None and time.time() >= one.expires_s
         expires = "never" if one.expires_s is None else "expired" if expired else _day(one.expires_s)
-        row = (one.id, escape(one.user), " ".join(one.scopes), str(one.priority), _day(one.created_s), expires)
+        priority = "any" if one.priority == limits.PRIORITY else str(one.priority)
+        row = (one.id, escape(one.user), " ".join(one.scopes), priority, _day(one.created_s), expires)
         table.add_row(*row)
     terminal.print_table(table)
 

@@ -36,7 +36,10 @@ def usage(
     for one in found.users:
         shown = units.show(float(f"{one.device_s:.3g}"), "seconds")
         table.add_row(escape(one.user), shown, *(str(getattr(one, name)) for name in counts))
-    terminal.console().print(table if found.users else "no jobs")
+    if found.users:
+        terminal.print_table(table)
+    else:
+        typer.echo("no jobs")
     if seconds > found.kept_s:
         kept = units.show(found.kept_s, "seconds")
         typer.echo(f"jobs that ended more than {kept} ago are not counted: symphony serve --keep-days", err=True)

@@ -138,6 +138,7 @@ def show(
         return
     console = terminal.console()
     console.print(_counts(summary, seed))
+    console.print("Kernels: isolated seconds of a task (of one iteration) at the mean size", style="italic")
     console.print(_kernels(summary))
     tasks = f"{len(chosen.tasks)} task{'s' if len(chosen.tasks) > 1 else ''}"
     about_graph = f"graph {graph} of {len(made.workload.graphs)}: {escape(chosen.name)}, {tasks}"
@@ -265,7 +266,7 @@ def _report_written(contents: FileContents, output: Path | None, cluster: Path |
             f"[yellow]note[/]: Tables are not part of a workload: {', '.join(contents.tables)}.", soft_wrap=True
         )
     if output is not None:
-        held = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        held = ", ".join(f"{count:,} {what if count > 1 else what[:-1]}" for what, count in counts.items() if count)
         console.print(f"wrote {escape(str(output))} ({held})", soft_wrap=True)
     if cluster is not None:
         console.print(f"wrote {escape(str(cluster))}", soft_wrap=True)
@@ -282,7 +283,8 @@ def _show_tables(contents: FileContents, *, as_json: bool) -> None:
     console = terminal.console()
     console.print(f"{escape(contents.source)} ({contents.format}) has no graphs and no jobs.", soft_wrap=True)
     if contents.kernels:
-        table = Table(title="Kernels: isolated seconds of a task of size 1", title_justify="left", box=None)
+        console.print("Kernels: isolated seconds of a task of size 1", style="italic")
+        table = Table(box=None)
         table.add_column("kernel", no_wrap=True)
         devices = list(dict.fromkeys(name for kernel in contents.kernels for name in kernel.implementations))
         for device in devices:
@@ -293,7 +295,7 @@ def _show_tables(contents: FileContents, *, as_json: bool) -> None:
             table.add_row(escape(kernel.name), *(_time(seconds.get(device), best) for device in devices))
         console.print(table)
     for name, count in rows.items():
-        console.print(f"table {escape(name)}: {count:,} rows")
+        console.print(f"table {escape(name)}: {count:,} row{'s' if count != 1 else ''}")
     if contents.topology is not None:
         console.print("It describes a cluster; `symphony workload convert … --topology-out FILE` writes that.")
     _print_remarks(console, contents.notes, contents.problems)
@@ -358,8 +360,7 @@ def _counts(s: Summary, seed: int) -> Table:
 
 def _kernels(s: Summary) -> Table:
     kinds = sorted({kind for kernel in s.kernels for kind in kernel.seconds})
-    title = "Kernels: isolated seconds of a task (of one iteration) at the mean size"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("kernel", no_wrap=True)
     for column in ("tasks", "size", *kinds):
         table.add_column(column, justify="right")

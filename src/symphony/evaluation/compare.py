@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +35,9 @@ LENGTH_HIDEABLE = (*sorted(FOR_TRAINING), "fifo", "fifo-passing", "random")
 
 
 def compare(
-    policies: Mapping[str, Policy | ScenarioPlanner] | Iterable[str],
+    policies: Mapping[str, Policy | ScenarioPlanner | str] | Iterable[str],
     *,
-    topology: Topology | str,
+    topology: Topology | str | Path,
     workload: Workload | Draw | str,
     seeds: Iterable[int] = range(20),
     disturbances: Disturbances | None = None,
@@ -50,14 +51,17 @@ def compare(
 ) -> Report:
     """Run every policy on every seed and report.
 
-    `policies` maps names to policies or planners (`sy.Oracle`), or lists names of built-in ones. `workload` is a spec
-    such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the
-    disturbances only). Training jobs are planned in rounds of six minutes unless `disturbances` has a `window_s`.
+    `policies` maps names to policies, planners (`sy.Oracle`) or names of built-in ones, or lists such names.
+    `workload` is a spec such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload
+    (then seeds vary the disturbances only). Training jobs are planned in rounds of six minutes unless `disturbances`
+    has a `window_s`.
     `objective`: weights for learned policies, such as "mean=1,tail=0.5". `lengths="unknown"`: policies see estimates of
     how long training jobs take, from the jobs that have ended. `progress` is called with a policy's name and the share
     of its jobs that have finished.
     """
-    cluster = topologies.topology(topology) if isinstance(topology, str) else topology
+    cluster = topologies.topology(topology) if isinstance(topology, str | Path) else topology
+    if not isinstance(cluster, Topology):
+        raise InputError(f"the topology is {topology!r}", hint="give a name, the path of a TOML file, or a sy.Topology")
     deciding, planning = split_planners(policies, objective)
     chosen: dict[str, Policy | ScenarioPlanner] = {**deciding, **planning}
     numbers = chosen_seeds(seeds)
@@ -88,7 +92,7 @@ def compare(
 
 
 def split_planners(
-    policies: Mapping[str, Policy | ScenarioPlanner] | Iterable[str], objective: ObjectiveLike | None = None
+    policies: Mapping[str, Policy | ScenarioPlanner | str] | Iterable[str], objective: ObjectiveLike | None = None
 ) -> tuple[dict[str, Policy], dict[str, ScenarioPlanner]]:
     """Policies and planners by name, separately."""
     if not isinstance(policies, Mapping):
@@ -101,12 +105,13 @@ def split_planners(
 
 
 def chosen_policies(
-    policies: Mapping[str, Policy] | Iterable[str], objective: ObjectiveLike | None = None
+    policies: Mapping[str, Policy | str] | Iterable[str], objective: ObjectiveLike | None = None
 ) -> dict[str, Policy]:
     """Policies by name, from a mapping or from the names of built-in ones; learned ones with the `objective`."""
     if isinstance(policies, str) or not isinstance(policies, Mapping | Iterable):
         raise InputError(f"policies are {policies!r}", hint="give a list of names, or a mapping of names to policies")
-    chosen = dict(policies) if isinstance(policies, Mapping) else {name: named(name) for name in policies}
+    given = policies if isinstance(policies, Mapping) else {name: name for name in policies}
+    chosen = {name: named(one) if isinstance(one, str) else one for name, one in given.items()}
     if not chosen:
         raise InputError("no policy to compare", hint="name at least one, for example heft")
     for name, policy in chosen.items():

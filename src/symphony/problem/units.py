@@ -57,7 +57,7 @@ def parse(value: str | float, dimension: str, *, where: str = "") -> float:
 
 
 def show(value: float, dimension: str, digits: int = 4) -> str:
-    """The inverse of `parse`, rounded to so many digits, at most four."""
+    """The inverse of `parse`, rounded to so many digits, at most four. Whole MiB and GiB are shown as such."""
     if dimension == "seconds":
         if value < 0:
             return f"-{show(-value, dimension, digits)}"
@@ -66,6 +66,10 @@ def show(value: float, dimension: str, digits: int = 4) -> str:
                 return f"{float(f'{value / factor:.{digits}g}'):.4g} {unit}"
         return f"{value:.3g} s"
     if dimension in ("bytes", "bytes/s"):
+        for unit in ("GiB", "MiB"):
+            whole, rest = divmod(value, _BYTE_UNITS[unit.lower()])
+            if dimension == "bytes" and 1 <= whole < 1024 and rest == 0:
+                return f"{whole:.0f} {unit}"
         tail = "/s" if dimension == "bytes/s" else ""
         for unit in ("PB", "TB", "GB", "MB", "kB"):
             if value >= _BYTE_UNITS[unit.lower()]:

@@ -69,6 +69,9 @@ class CompletedJobs(Generic[AnyJob]):
     def __init__(self, jobs: Iterable[AnyJob], timeout_s: float | None) -> None:
         self._jobs = list({id(job): job for job in jobs}.values())
         self._timeout_s = timeout_s
+        for job in self._jobs:
+            if not hasattr(job, "add_done_callback"):
+                raise WorkloadError(f"{job!r} is not a job", hint="pass what submit and map return")
 
     def __iter__(self) -> Iterator[AnyJob]:
         ended: queue.SimpleQueue[AnyJob] = queue.SimpleQueue()

@@ -128,7 +128,7 @@ class Profiles(Mapping[KernelOnDevice, Timing]):
         if path is not None:
             try:
                 self._fill(json.loads(path.read_bytes()))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 pass
             except BAD_FILE_ERRORS as error:
                 text = f"{path} holds no profiles of this version ({error}); kernels are learned again from their runs"

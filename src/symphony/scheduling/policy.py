@@ -194,7 +194,7 @@ def check_instance(policy: object, name: str = "") -> None:
     called = f"policy {name!r}" if name else "the policy"
     if isinstance(policy, type) and issubclass(policy, Policy):
         raise PolicyError(f"{called} is the class {policy.__name__}", hint=f"pass an instance: {policy.__name__}()")
-    raise PolicyError(f"{called} is a {type(policy).__name__}, not a sy.Policy", hint="subclass sy.Policy")
+    raise PolicyError(f"{called} is {policy!r}, not a sy.Policy", hint="subclass sy.Policy")
 
 
 def pick_gang(
@@ -218,6 +218,11 @@ def pick_gang(
 def best_device(observation: Observation, gang: IntScalar, score: Num[Array, " devices"]) -> IntScalar:
     """The feasible device with the highest score for the gang's next worker; ties go to the lowest number."""
     allowed = observation.feasible(gang)
+    if jnp.shape(score) != allowed.shape:
+        raise PolicyError(
+            f"scores of devices have the shape {jnp.shape(score)}, and there are {allowed.size} devices",
+            hint="give one score for each device, such as -observation.queue_s",
+        )
     best = first_min(jnp.where(allowed & ~jnp.isnan(score), -score, jnp.inf))[1]
     # Where every score is -inf or NaN, the first feasible device.
     return jnp.where(take(allowed, best), best, first(allowed))

@@ -175,6 +175,8 @@ def restore(url: str, folder: Path, source: Path) -> BackupSummary:
 
     Everything is checked before the journal is written. Running jobs continue when a service is started.
     """
+    if not source.is_file():
+        raise InputError("there is no such file", where=str(source), hint="name a file that symphony backup wrote")
     _check_empty(url, folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=folder, prefix="restore-") as place, _archive(source) as archive:

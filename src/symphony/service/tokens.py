@@ -25,9 +25,9 @@ from symphony.service.wire import TokenView
 
 SUBMIT, READ, ADMIN = "submit", "read", "admin"
 SCOPES = {
-    SUBMIT: "submit graphs, and cancel your own jobs",
-    READ: "see your own jobs, and the cluster",
-    ADMIN: "administer the service, and see and cancel the jobs of all users",
+    SUBMIT: "submit graphs or cancel your jobs",
+    READ: "see your jobs and the cluster",
+    ADMIN: "administer the service, or see the jobs of all users",
 }
 TOKEN_PATTERN = re.compile(r"sy_([0-9a-f]{8})_([\w-]{43})")
 MAX_GRACE_S = 30 * 86_400.0  # for which a rotated token stays valid

@@ -32,7 +32,7 @@ def tree(catalogue: Catalogue, deepest: int) -> dict[str, int]:
     if not any(level(metric) == deepest for metric in listed.values()):
         levels = sorted({level(metric) for metric in catalogue.metrics} - {0})
         hint = f"it has {', '.join(map(str, levels))}: --level {levels[-1]}" if levels else NO_LEVELS_HINT
-        raise InputError(f"{catalogue.name} has no level {deepest} of the top-down method", hint=hint)
+        raise InputError(f"catalogue {catalogue.name} has no level {deepest} of the top-down method", hint=hint)
     found: dict[str, int] = {}
 
     def add(parent: str, depth: int) -> None:

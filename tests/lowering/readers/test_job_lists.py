@@ -55,6 +55,14 @@ def test_like_jobs_share_a_graph_and_jobs_are_sorted() -> None:
     assert Workload("made", made.kernels, made.graphs, made.jobs)
 
 
+@pytest.mark.parametrize("arrivals", [[37_841.0], [5.0, 5.0, 5.0]])
+def test_jobs_that_all_arrive_at_one_time_arrive_at_0(arrivals: list[float]) -> None:
+    jobs = [listed(line, arrival_s, 1, 10.0) for line, arrival_s in enumerate(arrivals, start=2)]
+    made = lower(jobs, [SECOND], Collector(), None, unit="s")
+    assert [job.arrival_s for job in made.jobs] == [0.0] * len(arrivals)
+    assert "Arrivals count from the first job" in made.notes[0]
+
+
 def test_without_saving_nothing_is_preemptible() -> None:
     assert not gang_graph("second", 1, 1.0, None, unit="s").all_gangs[0].preemptible
 

@@ -112,7 +112,7 @@ def test_bad_records(tmp_path: Path) -> None:
         "1.0,1,d,-7,m,1,16",
     )
     reading = read_jobs(jobs, strict=False)
-    assert [(job.arrival_s, reading.graphs[job.graph].tasks[0].units) for job in reading.jobs] == [(5.0, 20.0)]
+    assert [(job.arrival_s, reading.graphs[job.graph].tasks[0].units) for job in reading.jobs] == [(0.0, 20.0)]
     problems = "\n".join(map(str, reading.problems))
     assert len(reading.problems) == 6
     assert "placements.csv: line 3: placement 31 is not 5 GPUs on 2 machines" in problems

@@ -93,6 +93,21 @@ def test_what_is_in_no_format_is_refused_with_the_file_and_a_hint(tmp_path: Path
     assert what in caught.value.message and caught.value.where == str(path) and caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ("week,submit_s,duration_s,vc", "for philly-jobs, it lacks num_gpus; symphony workload formats"),
+        ("week;submit_s;duration_s;num_gpus;vc", "separate the columns by commas; symphony workload formats"),
+        ("a,b,c", "symphony workload formats"),
+    ],
+)
+def test_a_table_that_is_nearly_in_a_format_is_told_what_it_lacks(tmp_path: Path, header: str, hint: str) -> None:
+    (tmp_path / "x.csv").write_text(header + "\n", encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        readers.sniff(tmp_path / "x.csv")
+    assert caught.value.hint.startswith(hint)
+
+
 def test_a_folder_in_no_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("hello", encoding="utf-8")
     with pytest.raises(DataError, match="a folder in none of the formats") as caught:

@@ -24,6 +24,7 @@ from symphony.lowering.readers import (
     socrates,
     starpu,
     symphony_file,
+    tables,
     tpch,
     wfformat,
 )
@@ -84,8 +85,20 @@ def sniff(path: str | Path) -> Format:
     raise DataError(
         f"this is {what} in none of the formats {names}",
         where=str(path),
-        hint=f"symphony workload formats describes them; {_FORMAT_HINT}",
+        hint=f"{_nearest(head)}symphony workload formats describes them; {_FORMAT_HINT}",
     )
+
+
+def _nearest(head: bytes) -> str:
+    """The beginning of a hint, for a table that has most columns of a format."""
+    header = tables.columns_in(head)
+    if any(mark in name for name in header for mark in ";\t"):
+        return "separate the columns by commas; "
+    wanted = {known.name: known.sniff.names for known in FORMATS if isinstance(known.sniff, tables.HasColumns)}
+    missing = {name: [column for column in columns if column not in header] for name, columns in wanted.items()}
+    nearest = min(missing, key=lambda name: len(missing[name]) / len(wanted[name]))
+    lacks = missing[nearest]
+    return f"for {nearest}, it lacks {', '.join(lacks)}; " if 0 < 2 * len(lacks) <= len(wanted[nearest]) else ""
 
 
 def read(path: str | Path, format: str | None = None, *, strict: bool = True, **options: Any) -> FileContents:

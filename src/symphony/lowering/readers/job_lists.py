@@ -128,7 +128,7 @@ def _from_the_first(listed: list[ListedJob]) -> tuple[list[ListedJob], tuple[str
     first = min((job.arrival_s for job in listed), default=0.0)
     last = max((job.arrival_s for job in listed), default=0.0)
     gap = (last - first) / max(1, len(listed) - 1)
-    if first <= max(MAX_LEAD_SHARE * last, MAX_LEAD_GAPS * gap) or (last == first <= limits.SECONDS):
+    if first <= max(MAX_LEAD_SHARE * last, MAX_LEAD_GAPS * gap):
         return listed, ()
     note = f"Arrivals count from the first job, which arrives at {first:.10g} s of the file's clock."
     return [job._replace(arrival_s=job.arrival_s - first) for job in listed], (note,)

@@ -118,18 +118,28 @@ def read_table(
     return CsvTable(path, tuple(rows), (cut,) if lines[-1].strip() else ())
 
 
-def has_columns(*names: str, without: Iterable[str] = ()) -> Callable[[Path, bytes], bool]:
+@dataclass(frozen=True)
+class HasColumns:
     """A `Format.sniff`: whether the first line has these columns and none of the others."""
-    required, excluded = set(names), set(without)
 
-    def sniff(path: Path, head: bytes) -> bool:
-        try:
-            header = set(_header(head.decode("utf-8-sig", errors="replace").split("\n", 1)[0].rstrip("\r")))
-        except BadRecord:
-            return False
-        return required <= header and not excluded & header
+    names: tuple[str, ...]
+    without: frozenset[str]
 
-    return sniff
+    def __call__(self, path: Path, head: bytes) -> bool:
+        header = columns_in(head)
+        return header.issuperset(self.names) and not self.without & header
+
+
+def has_columns(*names: str, without: Iterable[str] = ()) -> HasColumns:
+    return HasColumns(names, frozenset(without))
+
+
+def columns_in(head: bytes) -> frozenset[str]:
+    """The columns that the first line of a file names."""
+    try:
+        return frozenset(_header(head.decode("utf-8-sig", errors="replace").split("\n", 1)[0].rstrip("\r")))
+    except BadRecord:
+        return frozenset()
 
 
 # --- Parsers of cells and options ----------------------------------------------------------------------------
