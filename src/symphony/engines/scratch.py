@@ -29,7 +29,9 @@ def scratch(place: Path, name: str, abandoned: Callable[[Path], object] = lambda
 
 
 def _owner(folder: Path) -> int:
-    """The process that a folder belongs to. Everybody may make such a folder, with a pipe that would be waited for."""
+    """The process that a folder belongs to. Any user may make such a folder, with a named pipe in it: this must not
+    wait for that.
+    """
     descriptor = os.open(folder / "owner", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if os.fstat(descriptor).st_uid != os.getuid():

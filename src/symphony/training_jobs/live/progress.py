@@ -90,7 +90,7 @@ def read(folder: Path, attempt: str, steps: int, before: Progress | None, now_s:
 
 
 def _content(folder: Path) -> Any:
-    """The contents of the file in a folder. A run may have made a pipe instead: nobody waits for it."""
+    """The contents of the file in a folder. A run may have made a named pipe instead: the loop must not wait for it."""
     with open(folder / "progress", "rb", opener=_open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a file")
