@@ -182,7 +182,7 @@ class LiveEstimator:
                 slots, merged = self._slot[at[here]], self._slot[at[here & together]]
                 machine, event = self._machine(int(group)), self._padded(int(group))
                 rate, ours, read = np.zeros(len(event)), np.zeros(len(event)), np.zeros(len(event), bool)
-                rate[slots], ours[slots], read[slots] = np.maximum(total[here], own[here]), own[here], True
+                rate[slots], ours[slots], read[slots] = total[here], own[here], True
                 counts = event.copy()
                 if len(merged):
                     counts[merged[0]] = event[merged].mean(axis=0)
