@@ -42,8 +42,9 @@ LIVE = FlowParameters(
 )
 MIN_WINDOWS, MAX_WINDOWS = 0.2, 20.0  # between two readings, for which a change is weighed; of longer gaps, forgotten
 READING_ERROR = 0.1  # of the use of rows, relative to it
-# Readings that no flows explain: how soon that is noticed, and the load from which it is reported. Nonsense is worse.
-CONTRADICTION_RATE, MAX_CONTRADICTION, NONSENSE = 0.1, 0.25, 1.0
+# Readings that make no sense, or that no flows explain: weight of the latest window, the load by which a reading is off
+# that counts as one, the share of the latest windows from which a row is reported, and the deviation of nonsense.
+DOUBT_RATE, MIN_CONTRADICTION, REPORTED_SHARE, NONSENSE = 0.1, 0.25, 0.3, 1.0
 # Components of kernels. Seldom is never 0: its logarithm is taken.
 DEMAND, FIXED, SLOPE = "demand", "fixed", "slope"
 SELDOM = 1e-9
@@ -126,6 +127,30 @@ class _Machine:
         self.mean, self.cov, self.components = self.mean[at], self.cov[np.ix_(at, at)], order
 
 
+class ReadingChecks:
+    """Which rows' readings make no sense, or contradict each other or the topology."""
+
+    def __init__(self, rows: int) -> None:
+        self.variance = np.zeros(rows)  # mean square of what readings are off by, beyond their usual errors
+        self._odd = np.zeros(rows)  # share of the latest windows in which they were off by much
+
+    def sensible(self, at: np.ndarray, total: np.ndarray, own: np.ndarray | float) -> np.ndarray:
+        """Which readings can be believed; of the rows of the others, little is known from now on."""
+        good = (total >= 0) & (total < MAX_CREDIBLE_LOAD) & (own >= 0) & (own < MAX_CREDIBLE_LOAD)  # False for NaN
+        self.variance[at[~good]], self._odd[at[~good]] = NONSENSE**2, 1.0
+        return good
+
+    def compare(self, at: np.ndarray, off: np.ndarray | float, usual: np.ndarray | float) -> None:
+        """Take in by how much sensible readings differ from what all of them say together."""
+        beyond = np.where(np.abs(off) > usual, off, 0.0) ** 2
+        self.variance[at] += DOUBT_RATE * (beyond - self.variance[at])
+        self._odd[at] += DOUBT_RATE * ((beyond > MIN_CONTRADICTION**2) - self._odd[at])
+
+    def reported(self) -> np.ndarray:
+        """Numbers of the rows of which it is to be said that a counter, or the topology, is wrong."""
+        return np.flatnonzero(self._odd > REPORTED_SHARE)
+
+
 class LiveEstimator:
     """Takes in windows and says what is believed, from any thread; takes in runs from the thread that owns profiles."""
 
@@ -158,7 +183,7 @@ class LiveEstimator:
         # The most traffic that was ever seen in several windows in a row, in capacities; that in the latest windows.
         self._whole, self._most = 1.0, deque([0.0] * SURE_WINDOWS, SURE_WINDOWS)
         self._uneven = np.zeros(count)  # variance of others' traffic, for kernels go in phases, and look like others
-        self._contradiction = np.zeros(count)  # mean square of what readings differ from what all of them say together
+        self._checks = ReadingChecks(count)
         self._waiting: dict[int, list[RunReading]] = {}  # by device
         self._weighed_s: dict[int, float] = {}  # by device: end of the last run that was weighed
         self.told = np.zeros(count, bool)  # rows of which something was ever read
@@ -172,9 +197,7 @@ class LiveEstimator:
 
         `together`: rows whose reading is the mean over those of a machine.
         """
-        good = (total >= 0) & (total < MAX_CREDIBLE_LOAD)  # a counter may go backwards
-        good &= (own >= 0) & (own < MAX_CREDIBLE_LOAD)
-        self._contradiction[at[~good]] = NONSENSE
+        good = self._checks.sensible(at, total, own)
         at, total, own, together = at[good], total[good], own[good], together[good]
         with self._lock:
             for group in np.unique(self._group[at]):
@@ -191,31 +214,24 @@ class LiveEstimator:
                 self._update(int(group), machine, Readings(rate, ours, unseen, read), ended_s, counts)
                 off = rate - ours - counts @ machine.mean
                 off[merged] = off[merged[:1]]
-                self._compare(at[here], off[slots], rate[slots])
+                usual = np.hypot(2 * READING_ERROR * rate, 2 * self._parameters.floor)
+                self._checks.compare(at[here], off[slots], usual[slots])
             self._note(at, total, ended_s)
-
-    def _compare(self, at: np.ndarray, off: np.ndarray, rate: np.ndarray) -> None:
-        """Of rows whose readings contradict each other or the topology, window after window, little is known."""
-        usual = (2 * READING_ERROR * rate) ** 2 + (2 * self._parameters.floor) ** 2
-        beyond = np.where(off**2 > usual, off**2, 0.0)
-        self._contradiction[at] += CONTRADICTION_RATE * (beyond - self._contradiction[at])
 
     def contradicted(self) -> list[str]:
         """Rows whose readings are nonsense, or do not fit paths through the machine: bad counters, or topology."""
-        rows = np.flatnonzero(self._contradiction > MAX_CONTRADICTION**2)
-        return [self._topology.resources[row].name for row in rows]
+        return [self._topology.resources[row].name for row in self._checks.reported()]
 
     def traffic(self, used: Mapping[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
         """Take in traffic through memories, as a share of their capacity with its deviation, by row."""
         if ended_s <= began_s:
             return
-        told = {}
-        for row, (x, std) in ((self._memories[name], both) for name, both in used.items() if name in self._memories):
-            if 0 <= x <= MAX_CREDIBLE_LOAD and 0 <= std < math.inf:
-                told[row] = x, std
-                self._contradiction[row] *= 1 - CONTRADICTION_RATE
-            else:
-                self._contradiction[row] = NONSENSE
+        told = {self._memories[name]: both for name, both in used.items() if name in self._memories}
+        at = np.array(list(told), int)
+        total, deviation = np.array(list(told.values())).reshape(-1, 2).T
+        good = self._checks.sensible(at, total, np.where(np.isfinite(deviation), 0.0, np.nan))
+        self._checks.compare(at[good], 0.0, 0.0)
+        told = {row: told[row] for row in at[good]}
         if not told:
             return
         active = self._active(began_s, ended_s)
@@ -460,7 +476,10 @@ class LiveEstimator:
         behind = np.where(np.isfinite(told_s), np.maximum(now_s - told_s, 0.0) / WINDOW_S, 0.0)
         belief = flow_filter.forget(np, self._parameters, belief, behind)
         mean, deviation = (x[self._group, self._slot] for x in flow_filter.row_loads(np, self._event, belief))
-        return mean.astype(np.float32), np.sqrt(deviation**2 + self._uneven + self._contradiction).astype(np.float32)
+        # Errors of readings below the floor are not averaged out: what causes them may last.
+        floor = np.where(self.told, self._parameters.floor, 0.0)
+        variance = deviation**2 + floor**2 + self._uneven + self._checks.variance
+        return mean.astype(np.float32), np.sqrt(variance).astype(np.float32)
 
     def readings(self, since_s: float) -> dict[str, float]:
         """The newest raw readings since then: use of a row by all together, as a share of its capacity."""

@@ -33,7 +33,7 @@ from symphony.simulator.scenarios import BELIEFS, READING_ERRORS, ScenarioArrays
 READ_BATCHES = 8  # one in so many scenarios of a batch is updated at once
 WINDOW_STRIDE, ROW_STRIDE = 337, 101  # of windows and rows in the cyclic list of errors
 PARAMETERS = FlowParameters()
-FACTOR_STD, FACTOR_CHANGES = 0.7, 1e-6  # of a hidden factor: before anything was read; probability of a change
+FACTOR_STD, FACTOR_CHANGES, FACTOR_DRIFT = 0.7, 1e-6, 0.02  # of a hidden factor: deviation beforehand; per window
 MIN_FACTOR = 0.05
 
 
@@ -82,7 +82,7 @@ def _parameters(factors: Array | None, flows: int, kernels: int) -> FlowParamete
         on_share=each(p.on_share, 1 - FACTOR_CHANGES),
         on_mean=each(p.on_mean, 1.0),
         on_std=each(p.on_std, FACTOR_STD),
-        drift=each(p.drift, 0.0),
+        drift=each(p.drift, FACTOR_DRIFT),
         lowest=each(p.lowest, MIN_FACTOR),
     )
 

@@ -151,7 +151,9 @@ def draw(
             failures.append(Failure(min(float(gap), limits.SECONDS), device, repair_s))
     noise = np.exp(rng.normal(0.0, d.work_noise, 127)) if d.work_noise > 0 else np.ones(1)
     noise = np.clip(noise, 1 / limits.NOISE, limits.NOISE)
-    scenario = Scenario(topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots)
+    scenario = Scenario(
+        topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots
+    )
     if not d.demand_noise:
         return scenario
     factors = np.exp(np.random.default_rng([seed, 5]).normal(0.0, d.demand_noise, len(workload.kernels)))
