@@ -553,7 +553,7 @@ def test_tenants_that_come_and_go_on_any_path_are_believed_and_no_counter_is_bla
     estimator, level = LiveEstimator(topology, Profiles()), np.zeros(event.shape[1])
     at, nothing, inside, blamed = np.arange(rows), np.zeros(rows), [], 0
     for window in range(1, 201):
-        anew = rng.random(len(level)) < 0.01
+        anew = rng.random(len(level)) < (0.01 if window > 1 else 1.0)
         level = np.where(anew, np.abs(rng.normal(0.5, 0.5, len(level))) * (rng.random(len(level)) < 0.3), level)
         load = event @ level
         use = load * np.maximum(1 + 0.1 * rng.standard_normal(rows), 0.0)
