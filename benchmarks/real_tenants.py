@@ -6,9 +6,9 @@
 Tenants are processes that Symphony did not start and is not told of. They go on and off, on a schedule that is drawn
 for each round. Jobs of real kernels arrive during a round. The same rounds are run, in turns, by earliest finish with
 
-    none    no readings: others are believed to be what is typical; times of kernels are learned as they come
+    none    no readings: others are believed to be what is typical, and to have slowed no run
     belief  what Symphony believes from the kernel's figures, NVML and its own run times
-    exact   the true load by the tenants, at this moment
+    exact   the true load by the tenants, at this moment, also to learn times of kernels
 
 and makespan and mean completion are compared round by round. The load that is believed is compared with the true one,
 twenty times a second. Unfair to `exact`: it knows the present, not the future. What a tenant takes of a row is what it
@@ -218,29 +218,39 @@ def clusters(setting: Setting, stack: ExitStack) -> dict[str, sy.Cluster]:
         cluster = stack.enter_context(sy.local(setting.topology, policy="eft-belief", profiles=folder / f"{mode}.json"))
         observer = cluster._loop.observer
         if mode != "belief":
-            observer._learner._background = _Blind(observer.background)
-            observer.loads = (lambda now_s: None) if mode == "none" else (lambda now_s: exact(setting))
+            known = _Given(setting if mode == "exact" else None, np.zeros_like(setting.truth))
+            observer._learner._background = observer._learner._estimator = known
+            observer.loads = (lambda now_s: None) if mode == "none" else known.believed
         found[mode] = cluster
     return found
 
 
-def exact(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
-    return setting.truth, np.full_like(setting.truth, 1e-3)
+@dataclass
+class _Given:
+    """In place of what is believed: the true load by tenants, or none. No run and no counter changes it."""
 
-
-class _Blind:
-    """Takes in no run, and says that nobody is there: times are learned as they come."""
-
-    reads, weighed = False, ()
-
-    def __init__(self, background: Any) -> None:
-        self._none = np.zeros_like(background.believed(0.0)[0])
-
-    def ran(self, *_: object) -> None:
-        """Nothing."""
+    setting: Setting | None
+    nothing: np.ndarray
+    watches: bool = False
 
     def believed(self, now_s: float) -> tuple[np.ndarray, np.ndarray]:
-        return self._none, self._none
+        truth = self.nothing if self.setting is None else self.setting.truth
+        return truth, np.full_like(truth, 1e-3)
+
+    def weigh(self, now_s: float) -> list[Any]:
+        return []
+
+
+def cpu_share(seconds: float = 1.0) -> float:
+    """Share of the processors that is in use now."""
+
+    def ticks() -> np.ndarray:
+        return np.array(Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:9], float)
+
+    before = ticks()
+    time.sleep(seconds)
+    used = ticks() - before
+    return float(1 - used[3:5].sum() / max(used.sum(), 1))
 
 
 def halves(stack: ExitStack) -> Setting:
@@ -289,6 +299,8 @@ def summary(measured: Sequence[dict[str, Round]], errors: Sequence[Any]) -> dict
 
 
 def measure(section: str, rounds: int, seconds: float, out: Console) -> dict[str, Any] | None:
+    busy = cpu_share()
+    out.print(f"{section}: before it began, others used {busy:.0%} of the processors; no mode is told of them")
     with ExitStack() as stack:
         setting = {"halves": halves, "gpu": gpu}[section](stack)
         if setting is None:
@@ -311,7 +323,7 @@ def measure(section: str, rounds: int, seconds: float, out: Console) -> dict[str
         out.print(table(section, measured))
         figures = summary(measured, errors)
         out.print(figures["rows that tenants load"])
-        return {"rows": [figures]}
+        return {"rows": [figures], "used before": busy}
 
 
 def table(section: str, measured: Sequence[dict[str, Round]]) -> Table:

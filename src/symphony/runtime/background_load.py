@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -57,6 +58,7 @@ class BackgroundLoad:
         profiles: Profiles | None = None,
         met: Callable[[float], Iterable[PastRun]] = lambda since_s: (),
         least: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`cpu_s`: CPU time that our processes have used so far, by process. `tuning`: of the filter, by the policy.
 
@@ -73,7 +75,8 @@ class BackgroundLoad:
         self._cores = np.zeros(len(self._index))  # of the processors that a compute row stands for, all together
         self._private: dict[int, list[int]] = {}  # row -> accelerators whose work touches it
         self._sort_rows(cpus)
-        self._used_s: Mapping[int, float] | None = None  # when the last window ended
+        self._used_s: Mapping[int, float] | None = None  # CPU time of each process, when it was last read …
+        self._asked_s, self._clock = -math.inf, clock  # … and when that was
         self._said: tuple[float, RowLoads] | None = None  # when, and what
 
     def _sort_rows(self, cpus: float | None) -> None:
@@ -92,11 +95,8 @@ class BackgroundLoad:
 
     def window(self, place: str, began_s: float, ended_s: float, rates: Mapping[str, float]) -> None:
         """Take in what a place told of a window: amounts per second, by event."""
-        ours_s = 0.0
-        if any(event.startswith("stat.") for event in rates):  # our part is read as often as the whole is
-            ours_s = self._ours_s()
-        duration_s = ended_s - began_s
-        if not 0 < duration_s <= MAX_WINDOW_S or math.isnan(ours_s):
+        ours = self._cpus_used() if any(event.startswith("stat.") for event in rates) else 0.0
+        if not 0 < ended_s - began_s <= MAX_WINDOW_S or math.isnan(ours):
             return
         used: dict[str, float] = {}
         for machine in self._machines:
@@ -107,19 +107,23 @@ class BackgroundLoad:
         cores = self._cores[at]
         cpu = cores > 0
         total[cpu] *= cores[cpu] / self._cpus
-        own = np.where(cpu, ours_s / duration_s / max(self._cpus, 1), 0.0)
+        own = np.where(cpu, ours / max(self._cpus, 1), 0.0)
         if len(at):
             self.estimator.rows(at, total, own, cpu, ended_s)
         for row in self.estimator.contradicted():
             _log_once(row)
 
-    def _ours_s(self) -> float:
-        """CPU time that we have used since this was last asked; NaN if that is not known."""
-        before, now = self._used_s, self._cpu_s()
-        self._used_s = now
-        if before is None or any(now.get(process, -1.0) < used for process, used in before.items()):
+    def _cpus_used(self) -> float:
+        """Processors that we have used since the last call, on average; NaN if that is not known.
+
+        On a busy machine the call comes late, so the average is over the time between calls, not over the window.
+        """
+        before, before_s = self._used_s, self._asked_s
+        self._used_s, self._asked_s = self._cpu_s(), self._clock()
+        used, passed_s = self._used_s, self._asked_s - before_s
+        if before is None or any(used.get(process, -1.0) < ours for process, ours in before.items()):
             return math.nan  # the first call, or a process has ended and its time is lost
-        return sum(now.values()) - sum(before.values())
+        return (sum(used.values()) - sum(before.values())) / passed_s if 0 < passed_s <= MAX_WINDOW_S else math.nan
 
     def _mixed(self, row: int, since_s: float) -> bool:
         """True if a kernel of ours ran on a device of the row, so that the part of others is unknown."""
