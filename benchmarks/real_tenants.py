@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,12 +158,12 @@ class Setting:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """The least of three."""
+    """CPU seconds, the least of three: others may be there."""
     found = []
     for _ in range(3):
-        began = time.monotonic()
+        began = time.process_time()
         work()
-        found.append(time.monotonic() - began)
+        found.append(time.process_time() - began)
     return min(found)
 
 
@@ -298,14 +298,15 @@ def summary(measured: Sequence[dict[str, Round]], errors: Sequence[Any]) -> dict
     return found
 
 
-def measure(section: str, rounds: int, seconds: float, out: Console) -> dict[str, Any] | None:
+def measure(section: str, rounds: int, seconds: float, out: Console) -> Iterator[dict[str, Any]]:
+    """The figures so far, after each round: a run that is cut has some."""
     busy = cpu_share()
     out.print(f"{section}: before it began, others used {busy:.0%} of the processors; no mode is told of them")
     with ExitStack() as stack:
         setting = {"halves": halves, "gpu": gpu}[section](stack)
         if setting is None:
             out.print("gpu: this machine has none")
-            return None
+            return
         found = clusters(setting, stack)
         for cluster in found.values():
             for _ in range(WARM_UP):
@@ -320,10 +321,9 @@ def measure(section: str, rounds: int, seconds: float, out: Console) -> dict[str
             measured.append(
                 {mode: run(setting, found[mode], schedule, errors if mode == "belief" else []) for mode in order}
             )
+            yield {"rows": [summary(measured, errors)], "used before": busy}
         out.print(table(section, measured))
-        figures = summary(measured, errors)
-        out.print(figures["rows that tenants load"])
-        return {"rows": [figures], "used before": busy}
+        out.print(summary(measured, errors)["rows that tenants load"])
 
 
 def table(section: str, measured: Sequence[dict[str, Round]]) -> Table:
@@ -352,8 +352,8 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")  # this process only decides: GPUs are for the kernels
     found = {}
     for section in options.only:
-        found[section] = measure(section, rounds, options.seconds, out)
-        keep(options.json, **found)
+        for found[section] in measure(section, rounds, options.seconds, out):
+            keep(options.json, **found)
 
 
 if __name__ == "__main__":
