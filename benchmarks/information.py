@@ -5,7 +5,7 @@ last readings), rows (a filter for each row), joint (one filter over the flows o
 The figure of a belief is the mean completion time above that with the exact loads, and the share of the way from raw
 readings to the exact loads that it goes. Each case differs from `base` in one setting; `--workloads` has the others.
 
-Unfair to the filters: `exact` also knows rows that nothing measures, and the hidden demands of our own kernels. Unfair to
+Unfair to the filters: `exact` also knows rows that nothing measures, and hidden demands of our own kernels. Unfair to
 `raw`: rows without a counter count as idle. No belief knows when tenants will change.
 """
 

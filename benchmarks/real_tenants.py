@@ -352,7 +352,8 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")  # this process only decides: GPUs are for the kernels
     found = {}
     for section in options.only:
-        for found[section] in measure(section, rounds, options.seconds, out):
+        for figures in measure(section, rounds, options.seconds, out):
+            found[section] = figures
             keep(options.json, **found)
 
 
