@@ -229,7 +229,8 @@ class LiveEstimator:
         told = {self._memories[name]: both for name, both in used.items() if name in self._memories}
         at = np.array(list(told), int)
         total, deviation = np.array(list(told.values())).reshape(-1, 2).T
-        good = self._checks.sensible(at, total, np.where(np.isfinite(deviation), 0.0, np.nan))
+        known = (deviation >= 0) & np.isfinite(deviation)
+        good = self._checks.sensible(at, np.where(known, total, np.nan), 0.0)
         self._checks.compare(at[good], 0.0, 0.0)
         told = {row: told[row] for row in at[good]}
         if not told:
