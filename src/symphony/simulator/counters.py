@@ -162,8 +162,8 @@ def read(counters: Counters, s: Settings, past: EndedWindow, tuning: Tuning | No
     deviation = s.burst * jnp.sqrt((others**2 + past.own**2) * unseen)
     number = past.number * WINDOW_STRIDE + ROW_STRIDE * jnp.arange(past.load.shape[0])
     rate = jnp.maximum(past.load + deviation * take(s.error, number % READING_ERRORS), 0.0)
-    arrives, late = [rate, past.own - past.hidden], counters.late
-    arrives = jnp.stack([*arrives, *([] if past.kernels is None else past.kernels)], axis=-1)
+    kernel_loads = () if past.kernels is None else past.kernels
+    arrives, late = jnp.stack([rate, past.own - past.hidden, *kernel_loads], axis=-1), counters.late
     if late.shape[0]:
         late = jnp.concatenate([arrives[None], late])
         arrives = jnp.take(late, s.delay, axis=0)
