@@ -6,9 +6,9 @@
 Tenants are processes that Symphony does not know. They switch on and off on a schedule drawn for each round, in which
 jobs of real kernels arrive. The same rounds are run, in turns, by earliest finish with
 
-    none    no readings: the typical load is assumed; times of kernels are learned as observed
-    belief  Symphony's belief from the kernel's figures, NVML and its own run times
-    exact   the true present load by the tenants
+    none    no readings: others are believed to be what is typical, and to have slowed no run
+    belief  what Symphony believes from the kernel's figures, NVML and its own run times
+    exact   the true load by the tenants, at this moment, also to learn times of kernels
 
 and makespan and mean completion are compared by round. The belief is compared with the true load twenty times a second.
 Unfair to `exact`: it does not know the future. The true load of a tenant that is on is a whole processor or GPU.
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,12 +157,12 @@ class Setting:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """The shortest of three times."""
+    """CPU seconds, the least of three: others may be there."""
     found = []
     for _ in range(3):
-        began = time.monotonic()
+        began = time.process_time()
         work()
-        found.append(time.monotonic() - began)
+        found.append(time.process_time() - began)
     return min(found)
 
 
@@ -217,28 +217,39 @@ def clusters(setting: Setting, stack: ExitStack) -> dict[str, sy.Cluster]:
         cluster = stack.enter_context(sy.local(setting.topology, policy="eft-belief", profiles=folder / f"{mode}.json"))
         observer = cluster._loop.observer
         if mode != "belief":
-            observer._learner._background = _Blind(observer.background)
-            observer.loads = (lambda now_s: None) if mode == "none" else (lambda now_s: exact(setting))
+            known = _Given(setting if mode == "exact" else None, np.zeros_like(setting.truth))
+            observer._learner._background = observer._learner._estimator = known
+            observer.loads = (lambda now_s: None) if mode == "none" else known.believed
         found[mode] = cluster
     return found
 
 
-def exact(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
-    return setting.truth, np.full_like(setting.truth, 1e-3)
+@dataclass
+class _Given:
+    """In place of what is believed: the true load by tenants, or none. No run and no counter changes it."""
 
-
-class _Blind:
-    """Ignores runs, and believes that there are no others: observed times are taken as isolated."""
-
-    reads, weighed = False, ()
-
-    def __init__(self, background: Any) -> None:
-        self._none = np.zeros_like(background.believed(0.0)[0])
-
-    def ran(self, *_: object) -> None: ...
+    setting: Setting | None
+    nothing: np.ndarray
+    watches: bool = False
 
     def believed(self, now_s: float) -> tuple[np.ndarray, np.ndarray]:
-        return self._none, self._none
+        truth = self.nothing if self.setting is None else self.setting.truth
+        return truth, np.full_like(truth, 1e-3)
+
+    def weigh(self, now_s: float) -> list[Any]:
+        return []
+
+
+def cpu_share(seconds: float = 1.0) -> float:
+    """Share of the processors that is in use now."""
+
+    def ticks() -> np.ndarray:
+        return np.array(Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:9], float)
+
+    before = ticks()
+    time.sleep(seconds)
+    used = ticks() - before
+    return float(1 - used[3:5].sum() / max(used.sum(), 1))
 
 
 def halves(stack: ExitStack) -> Setting:
@@ -286,12 +297,15 @@ def summary(measured: Sequence[dict[str, Round]], errors: Sequence[Any]) -> dict
     return found
 
 
-def measure(section: str, rounds: int, seconds: float, out: Console) -> dict[str, Any] | None:
+def measure(section: str, rounds: int, seconds: float, out: Console) -> Iterator[dict[str, Any]]:
+    """The figures so far, after each round: a run that is cut has some."""
+    busy = cpu_share()
+    out.print(f"{section}: before it began, others used {busy:.0%} of the processors; no mode is told of them")
     with ExitStack() as stack:
         setting = {"halves": halves, "gpu": gpu}[section](stack)
         if setting is None:
             out.print("gpu: this machine has none")
-            return None
+            return
         found = clusters(setting, stack)
         for cluster in found.values():
             for _ in range(WARM_UP):
@@ -306,10 +320,9 @@ def measure(section: str, rounds: int, seconds: float, out: Console) -> dict[str
             measured.append(
                 {mode: run(setting, found[mode], schedule, errors if mode == "belief" else []) for mode in order}
             )
+            yield {"rows": [summary(measured, errors)], "used before": busy}
         out.print(table(section, measured))
-        figures = summary(measured, errors)
-        out.print(figures["rows that tenants load"])
-        return {"rows": [figures]}
+        out.print(summary(measured, errors)["rows that tenants load"])
 
 
 def table(section: str, measured: Sequence[dict[str, Round]]) -> Table:
@@ -338,8 +351,9 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")  # this process only decides: the GPUs are for kernels
     found = {}
     for section in options.only:
-        found[section] = measure(section, rounds, options.seconds, out)
-        keep(options.json, **found)
+        for figures in measure(section, rounds, options.seconds, out):
+            found[section] = figures
+            keep(options.json, **found)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symphony.estimation.live import MAX_TRACKED_KERNELS, MAX_WEIGHED, SURE_WINDOWS, LiveEstimator, RunReading
+from symphony.estimation.live import LIVE, MAX_TRACKED_KERNELS, MAX_WEIGHED, SURE_WINDOWS, LiveEstimator, RunReading
 from symphony.estimation.runs import PastRun
 from symphony.lowering.family import workload as family_workload
 from symphony.problem import topologies
+from symphony.problem.arrays import topology_arrays
 from symphony.problem.topology import Hop, Resource, Topology
 from symphony.runtime.background_load import UNREAD_LOAD, BackgroundLoad
 from symphony.runtime.memory_counter import MemoryCounter
@@ -531,3 +532,44 @@ def test_readings_that_contradict_the_topology_widen_and_are_reported() -> None:
     for row, reading in ((1, 0.0), (3, 0.8)):  # whoever is right is within two deviations of what is believed
         mean, deviation = wrong.at(wrong.now_s)[row]
         assert abs(mean - reading) < 2 * deviation
+
+
+def test_noise_about_our_own_load_is_not_taken_for_others() -> None:
+    """Readings that are below our own part are news as well as those above it."""
+    here, rng = Machine(machine(others=1)), np.random.default_rng(0)
+    at, own = np.array([2]), np.array([0.3])
+    for _ in range(100):
+        here.now_s += LENGTH_S
+        here.estimator.rows(at, own * (1 + 0.1 * rng.standard_normal(1)), own, at < 0, here.now_s)
+    mean, deviation = here.at(here.now_s)[2]
+    assert mean < 0.005 and deviation >= LIVE.floor
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tenants_that_come_and_go_on_any_path_are_believed_and_no_counter_is_blamed(seed: int) -> None:
+    topology, rng = topologies.topology("machine"), np.random.default_rng(seed)
+    arrays, rows = topology_arrays(topology), len(topology.resources)
+    event = arrays.flow_load[0, arrays.row_slot[:rows]]
+    estimator, level = LiveEstimator(topology, Profiles()), np.zeros(event.shape[1])
+    at, nothing, inside, blamed = np.arange(rows), np.zeros(rows), [], 0
+    for window in range(1, 201):
+        anew = rng.random(len(level)) < (0.01 if window > 1 else 1.0)
+        level = np.where(anew, np.abs(rng.normal(0.5, 0.5, len(level))) * (rng.random(len(level)) < 0.3), level)
+        load = event @ level
+        use = load * np.maximum(1 + 0.1 * rng.standard_normal(rows), 0.0)
+        estimator.rows(at, use, nothing, at < 0, window * LENGTH_S)
+        mean, deviation = estimator.believed(window * LENGTH_S)
+        inside += [np.abs(mean - load) <= 1.645 * deviation]
+        blamed += bool(estimator.contradicted())
+    assert np.mean(inside) > 0.9 and blamed <= 2
+
+
+@pytest.mark.parametrize("wrong", [math.nan, -0.5, math.inf, 64.0])
+def test_whatever_is_wrong_with_one_counter_the_others_are_believed(wrong: float) -> None:
+    here, fine = Machine(machine(others=1)), Machine(machine(others=1))
+    for one, link in ((here, wrong), (fine, 0.4)):
+        play(one, 30, compute=0.5, link=0.4)
+        play(one, 30, compute=0.5, link=link)
+    (mean, deviation), (expected, usual) = here.at(here.now_s)[2], fine.at(fine.now_s)[2]
+    assert mean == pytest.approx(expected, abs=0.05) and deviation < 2 * usual
+    assert here.at(here.now_s)[3][1] > 0.5 and here.estimator.contradicted() == ["here/big-0/link"]

@@ -119,6 +119,20 @@ def test_a_machine_of_one_memory_has_what_both_sockets_tell(tmp_path: Path) -> N
     assert heard.used[-1]["memory"][0] == pytest.approx(0.9, rel=1e-3)
 
 
+def test_a_socket_that_becomes_silent_does_not_hide_the_other(tmp_path: Path) -> None:
+    """Its own memory, and a memory of which it counted a part, are not reported any more."""
+    lines = log_of(reads=(2e9, 4e9), writes=(1e9, 2e9), windows=200).splitlines(keepends=True)
+    (tmp_path / "perf.json").write_text("".join(x for k, x in enumerate(lines) if k // 6 < 20 or k % 6 < 3))
+    heard, counting = counted(sockets(), lambda: Replay(tmp_path / "perf.json"))
+    over(counting)
+    assert len(heard.used) > 180
+    assert heard.used[10].keys() == {"memory", "far"} and heard.used[-1].keys() == {"memory"}
+    assert heard.used[-1]["memory"][0] == pytest.approx(heard.used[10]["memory"][0], rel=0.01)
+    heard, counting = counted(machine(), lambda: Replay(tmp_path / "perf.json"))
+    over(counting)
+    assert 15 < len(heard.used) <= 20
+
+
 def test_perf_is_asked_for_sockets_of_the_whole_machine(stand_in: Make, tmp_path: Path) -> None:
     perf = stand_in(log_of((2e9, 4e9), (1e9, 2e9)))
     heard, counting = counted(sockets(), lambda: IMC.source(100, perf))

@@ -676,6 +676,8 @@ class Reference:
         for row, _ in self.routes[device]:
             kind = self.topology.resources[row].kind
             demand = profile.demand.get(kind, 0.0) + g.work * profile.demand_per_work.get(kind, 0.0)
+            if kind != "compute" and self.scenario.demand_factor:
+                demand *= self.scenario.demand_factor[self.workload.kernel_index[g.kernel.name]]
             loads.append((row, round(UNIT * (demand / self.capacity[row]))))
         return loads
 

@@ -68,7 +68,7 @@ def scenarios(size: str = "small") -> st.SearchStrategy[Scenario]:
 def random_scenario(seed: int, *, size: str = "small", truth: bool = False) -> Scenario:
     """A cluster, a workload and disturbances drawn from a seed; every gang can run on its topology.
 
-    `truth`: some kernels are not as fast as their profiles say, and interfere.
+    `truth`: some kernels are not as fast as their profiles say, interfere, and ask for more or less of shared rows.
     """
     rng = np.random.default_rng(seed)
     bounds = SIZES[size]
@@ -94,6 +94,7 @@ def random_scenario(seed: int, *, size: str = "small", truth: bool = False) -> S
         disturbances=disturbances,
         job_slots=job_slots,
         truth=random_truth(rng, topology, workload) if truth else None,
+        demand_factor=tuple(map(float, rng.lognormal(0, 0.5, len(workload.kernels)))) if truth else (),
     )
 
 

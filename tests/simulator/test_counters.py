@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 import symphony as sy
+from symphony.estimation.tuning import FILTER_FACTORS, Tuning
+from symphony.learning.beliefs import FilterTangents
+from symphony.problem.arrays import KIND_INDEX
 from symphony.problem.errors import InputError
-from symphony.simulator import counters
+from symphony.simulator import counters, hidden_demands
 from symphony.simulator.counters import Counters, EndedWindow
 from symphony.simulator.scenarios import BELIEFS, CALM, Disturbances, ScenarioArrays, scenario_arrays, stack
 from tests.baselines.cheap import cheap_scenario
@@ -233,3 +236,75 @@ def test_what_is_refused(wrong: dict[str, object]) -> None:
     scenario = cheap_scenario()
     with pytest.raises(InputError, match=next(iter(wrong))):
         sy.draw(scenario.topology, scenario.workload, 0, Disturbances(**wrong))  # type: ignore[arg-type]
+
+
+HIDDEN = (1.8, 0.5)
+
+
+def hidden(**changes: object) -> ScenarioArrays:
+    """Kernels ask for more and for less of shared rows than their profiles say."""
+    scenario = cheap_scenario()
+    kernels = len(scenario.workload.kernels)
+    factors = (*HIDDEN, *[1.0] * (kernels - len(HIDDEN)))
+    settings: dict = {"belief": "joint", "burst": 0.3, "counters": None, "uncounted": (), "window_s": 1.0} | changes
+    changed = replace(scenario, demand_factor=factors, disturbances=replace(CALM, **settings))
+    return jax.device_put(scenario_arrays(changed))
+
+
+_factors = jax.jit(counters.believed_factors)
+
+
+def learn(s: ScenarioArrays, others_load: float, windows: int = 40) -> np.ndarray:
+    """The factors after windows in which two kernels come and go, on rows 0 and 1, beside others on row 0."""
+    settings, state, rng = counters.Settings.of(s), _begin(s), np.random.default_rng(3)
+    rows, kernels = s.topology.capacity.shape[0], s.workload.time_fixed.shape[0]
+    for number in range(windows):
+        declared = np.zeros((kernels, rows))
+        declared[:2, :2] = rng.uniform(0, 0.6, (2, 1)) * (rng.random((2, 1)) < 0.7)
+        true = np.asarray(s.demand_factor) @ declared
+        past = ended(s, number, true[:ROWS] + np.array([others_load, 0, 0, 0, 0]), true[:ROWS])
+        past = replace(past, kernels=jnp.asarray(declared), hidden=jnp.asarray(true))
+        state = _read(state, settings, past)
+    return np.asarray(_factors(state, s))
+
+
+def test_hidden_demands_are_learned_from_counters() -> None:
+    np.testing.assert_allclose(learn(hidden(), 0.0)[:2], HIDDEN, rtol=0.15)
+
+
+def test_steady_load_by_others_is_not_taken_for_demands() -> None:
+    np.testing.assert_allclose(learn(hidden(), 0.8)[:2], HIDDEN, rtol=0.3)
+
+
+@pytest.mark.parametrize(("belief", "expected"), [("none", (1.0, 1.0)), ("raw", (1.0, 1.0)), ("exact", HIDDEN)])
+def test_without_a_filter_demands_are_those_of_profiles_or_the_true_ones(
+    belief: str, expected: tuple[float, float]
+) -> None:
+    s = hidden(belief=belief)
+    np.testing.assert_allclose(np.asarray(_factors(_begin(s), s))[:2], expected, rtol=1e-6)
+
+
+def test_a_kernel_that_was_never_counted_keeps_its_profile() -> None:
+    found = learn(hidden(), 0.0)
+    np.testing.assert_allclose(found[2:], 1.0, rtol=1e-5)
+
+
+def test_what_policies_see_follows_the_believed_demands() -> None:
+    """Own loads and demands alike, but for cores, whose number is known."""
+    s = hidden()
+    w = s.workload
+    compute = KIND_INDEX["compute"]
+    shown = hidden_demands.believed_workload(w, jnp.full(w.time_fixed.shape[0], 2.0))
+    np.testing.assert_array_equal(shown.demand_fixed[..., compute], w.demand_fixed[..., compute])
+    others = np.arange(w.demand_fixed.shape[-1]) != compute
+    np.testing.assert_allclose(shown.demand_fixed[..., others], 2 * np.asarray(w.demand_fixed)[..., others])
+    true = np.zeros((w.time_fixed.shape[0], s.topology.capacity.shape[0]))
+    true[0, 1], true[1, 1] = 0.9, 0.2  # as declared: 0.5 and 0.4
+    own = hidden_demands.believed_load(s, jnp.asarray(true.sum(0)), jnp.asarray(true), jnp.asarray([1.0] * len(true)))
+    assert float(own[1]) == pytest.approx(0.9)
+
+
+def test_training_of_the_filter_refuses_hidden_demands() -> None:
+    slopes = Tuning(jnp.zeros(FILTER_FACTORS), FilterTangents())
+    with pytest.raises(InputError, match="demand_noise"):
+        counters.begin(hidden(), slopes)

@@ -145,7 +145,7 @@ def test_they_agree_where_arrays_are_too_long_for_masks():
 
 @pytest.mark.slow
 def test_they_agree_under_another_model_of_contention_where_speeds_are_not_what_profiles_say():
-    """A hidden truth: other speeds alone, packed and spread, and pairs that interfere on a device."""
+    """A hidden truth: other speeds alone, packed and spread, other demands, and pairs that interfere on a device."""
     runs = replayed(ONE_SLOT, Serial(), prod, truth=True)
     check(runs)
     stays = [(a, b) for *_, reference in runs for a in reference.stays for b in reference.stays]

@@ -59,6 +59,13 @@ def test_disturbances_do_not_depend_on_the_jobs(scenario: Scenario) -> None:
     assert (a.phases, a.failures, a.work_noise) == (b.phases, b.failures, b.work_noise)
 
 
+def test_hidden_demands_change_nothing_else(scenario: Scenario) -> None:
+    hidden = draw(scenario.topology, scenario.workload, 4, replace(ROUGH, demand_noise=0.5))
+    assert scenario.demand_factor == () and len(hidden.demand_factor) == len(scenario.workload.kernels)
+    assert min(hidden.demand_factor) < 1 < max(hidden.demand_factor)
+    assert replace(hidden, demand_factor=(), disturbances=scenario.disturbances) == scenario
+
+
 def test_what_is_drawn_has_the_means_that_were_asked_for() -> None:
     cluster = topology("gpu24")
     jobs = family_workload("training?jobs=2", cluster, 0)
@@ -161,7 +168,7 @@ def test_no_scenario_is_no_batch() -> None:
 @pytest.mark.parametrize("value", [None, "1", math.nan, math.inf, -1.0, True])
 @pytest.mark.parametrize(
     "name",
-    ["background", "busy_share", "failures_per_day", "repair_s", "work_noise", "burst", "latency_s"],
+    ["background", "busy_share", "failures_per_day", "repair_s", "work_noise", "demand_noise", "burst", "latency_s"],
 )
 def test_disturbances_are_checked(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=rf"disturbances: {name} is") as caught:
@@ -209,6 +216,7 @@ def change(**parts: Any) -> Callable[[], Scenario]:
         (change(phases=(Phase(0.0, "a", {}),) * 2), "phases repeat for ever at one instant", "gap_s above 0"),
         (change(failures=(Failure(0.0, "gpu", 1.0),)), "failures repeat for ever", "gap_s above 0"),
         (change(work_noise=()), "work_noise is empty", "(1.0,)"),
+        (change(demand_factor=(1.0,) * 99), "demand_factor has 99 factors", "one for each"),
         (change(work_noise=(1.0, 0.0)), "a factor of work_noise is 0.0", "above 0"),
     ],
 )

@@ -1,24 +1,24 @@
-"""What our kernels take and ask for: isolated times, and demands for the bandwidth of memory.
+"""Isolated times of our kernels, and their demands for the bandwidth of memory.
 
 **Times.** For each kernel and device kind, the isolated time of an input of s bytes is taken to be
 `(fixed + slope · s) · noise`, all log-normal. `log fixed` and `log slope` have a Gaussian belief, updated by every
 run (an extended Kalman filter, linearised at the share of the time that is fixed). A run that is far off, or was the
-first of its process, counts less. Where a machine is watched, both are components of its joint belief
-(`live.py`), and a slow run is weighed against what others may have done.
+first of its process, has less weight. If counters of the machine are read, both are components of its joint belief
+(`live.py`), so that a slow run may also be due to others.
 
-**Demands.** Traffic through memory can seldom be counted; time can always be. A kernel that asks for a share q of the
-bandwidth, beside others that ask for Q, takes max(1, q + Q) times as long: the simulator's rule, turned round. How long
-it takes alone is not known either, and one that only ever ran beside its like may just take that long. So the belief is
-about both: for each of 50 shares, none and from a 64th to all, there is a weight, and a Gaussian belief about the time
-alone, given that share. A run moves the weights, by Bayes' rule, to the shares that expected it. What others ask for is
-taken from their own beliefs, doubt included. Small shares matter: sixteen kernels of a tenth each slow one another.
+**Demands.** Traffic through memory can seldom be counted; time always can. By the contention rule of the simulator, a
+kernel that demands a share q of the bandwidth, beside others that demand Q, takes max(1, q + Q) times as long as alone.
+Its time alone is not known either: a kernel that only ever ran beside its like may simply take that long. So the belief
+is about both: a weight for each of 50 shares (none, and from a 64th to all), and given each share a Gaussian belief
+about the time alone. A run moves the weights, by Bayes' rule, to the shares that expected its time. What others demand
+comes from their own beliefs, with its uncertainty. Small shares matter: sixteen kernels of a tenth each slow one
+another.
 
-On a CPU, demands are learned from the time for which the processor worked. That includes waiting for memory, but not
-waiting for the processor. A kernel beside it counts only for the share of time in which it has a processor. Cache and
-memory are not told apart.
+On a CPU, demands are learned from CPU time, which includes waiting for memory and not waiting for the processor. A
+kernel beside it counts for the share of time in which it has a processor. Cache and memory are not told apart.
 
-Where traffic is counted, what that says of a share is one more reason for and against it, kept by itself: it is the
-newest figure, not one for each run. If there is more traffic than is counted, it only speaks against smaller shares.
+Counted traffic is further evidence about a share. It is kept apart from the weights, because it is the latest estimate
+and not one for each run. If the counters miss a part of the traffic, it is only evidence against smaller shares.
 """
 
 from __future__ import annotations
@@ -41,29 +41,26 @@ NOISE_RUNS = 4.0  # … worth so many runs
 MIN_NOISE_STD = 0.02
 SHARED_NOISE_FACTOR = 2.0  # factor on the noise of a run that had company on its machine
 COLD_NOISE_FACTOR = 8.0  # of the first run in a process: it imports and compiles
-LOG_TIME_DRIFT = 0.02  # by which log times wander from run to run: what was learned long ago counts less
+LOG_TIME_DRIFT = 0.02  # of log times, from run to run: what was learned long ago counts less
 AVERAGED_RUNS = 20  # runs over which the time around them is averaged …
-MAX_MEDIANS = 10.0  # … and that of each counts as no more than so many medians: some runs compile
-NOISE_DEGREES_OF_FREEDOM = 4.0  # degrees of freedom of the noise: a wild run is believed less the wilder it is
-MIN_SECONDS = 1e-7  # seconds: clocks tell no shorter times
+MAX_MEDIANS = 10.0  # … each cut at this many medians: some runs compile
+NOISE_DEGREES_OF_FREEDOM = 4.0  # of Student's t: outliers have less weight
+MIN_SECONDS = 1e-7  # resolution of clocks
 CHANGED_CODE_STD = 1.0  # by which a belief widens when the code of a kernel has changed …
-OUTLIER_DISTANCE, OUTLIERS_BEFORE_RESET = (
-    25.0,
-    3,
-)  # … or when so many runs in a row were so far off (squared deviations)
+OUTLIER_DISTANCE, OUTLIERS_BEFORE_RESET = 25.0, 3  # … or after so many outliers in a row (squared deviations)
 
 
 SHARE_LEVELS = np.array([0.0, *2.0 ** np.linspace(-6, 0, 49)])  # shares of the bandwidth
 SHARE_COUNT = len(SHARE_LEVELS)
 # Of what each level stands for.
 LEVEL_EDGES = np.array([0.0, SHARE_LEVELS[1] / 2, *np.sqrt(SHARE_LEVELS[1:-1] * SHARE_LEVELS[2:]), 1.0])
-MIN_LIKELIHOOD_RATIO = math.exp(-1.353)  # of the likelihood: beyond it 10% are, if it is the truth
-PRIOR_NO_DEMAND = 0.5  # chance that a kernel asks for next to nothing, before it ever ran beside another
-MAX_NO_DEMAND_PROBABILITY = 0.1  # chance of the same, below which it is believed to ask for something
-RUN_WEIGHT = 0.5  # of what a run says: those that run side by side have met the same company, and the same disturbances
+MIN_LIKELIHOOD_RATIO = math.exp(-1.353)  # of the shares in a 90% band, to the most likely one
+PRIOR_NO_DEMAND = 0.5  # probability that a kernel demands next to nothing, before it ran beside another
+MAX_NO_DEMAND_PROBABILITY = 0.1  # the same, below which policies are shown a demand
+RUN_WEIGHT = 0.5  # of the log likelihood of a run: those side by side met the same company and the same disturbances
 FORGETTING_RATE = 0.002  # of the weights, with every run: kernels and inputs change
-CHANGED_CODE_SHARE_STD = 0.1  # deviation that is added to counted traffic where the code is another
-MIN_RUN_S = 1e-3  # runs that are shorter tell more of clocks than of memories
+CHANGED_CODE_SHARE_STD = 0.1  # deviation that is added to counted traffic when the code has changed
+MIN_RUN_S = 1e-3  # in shorter runs, the error of clocks is larger than the effect of memories
 QUADRATURE_POINTS = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # a normal in three points, and their weights
 QUADRATURE_WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
 LEVEL_PRIOR = np.full(SHARE_COUNT, (1 - PRIOR_NO_DEMAND) / (SHARE_COUNT - 1))  # any share, …
@@ -187,7 +184,7 @@ class Timing:
         self.ahead += (ahead - self.ahead) / min(len(self.around) + len(self.behind), AVERAGED_RUNS)
 
     def doubt(self, digest: str) -> None:
-        """The code is another than that of earlier runs: what they told is a hint only."""
+        """The code may have changed: if it has, what was learned is a hint only."""
         if self.runs and self.digest != digest:
             (aa, ab), (_, bb) = self.cov
             self.cov = [[aa + CHANGED_CODE_STD**2, ab], [ab, bb + CHANGED_CODE_STD**2]]
@@ -196,8 +193,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class Load:
-    """What others asked of the memory while a kernel ran: a number each, or one for each of as many equal pieces of its
-    time. Who is slowed for half of the time by twice as much as it can bear is not slowed by nothing."""
+    """Demands of others for the memory while a kernel ran: numbers, or one for each of equal pieces of its time, as a
+    load that is high for half of the time slows it more than its mean would."""
 
     part: float | np.ndarray = 0.0  # of its time, in which it had company; during that …
     same: float | np.ndarray = 0.0  # … runs of the same kernel beside it, …
@@ -228,8 +225,8 @@ NO_LOAD = Load()
 
 
 def slowdown(share: np.ndarray, load: Load, off: float | np.ndarray = 0.0) -> np.ndarray:
-    """Factor on the time of a kernel that asks for such a share, beside others who ask for so many deviations more
-    than is believed. The last axis is that of the pieces."""
+    """Factor on the time of a kernel with this demand, if others demand `off` deviations more than is believed. The
+    last axis is that of the pieces."""
     others = np.maximum(load.mean + load.std * np.asarray(off), 0.0)
     beside = np.where(share > 0, np.maximum(share * (1 + np.asarray(load.same)) + others, 1.0), 1.0)
     # Parts are of the time that it took, not of that alone.
@@ -238,7 +235,7 @@ def slowdown(share: np.ndarray, load: Load, off: float | np.ndarray = 0.0) -> np
 
 @lru_cache(maxsize=256)
 def _by_traffic(share: float, precision: float, least: bool) -> np.ndarray:
-    """How well each level explains what was counted; none is sharper than the width that it stands for."""
+    """Relative likelihood of counted traffic at each level; the width of a level adds to the error."""
     off = np.where(least & (share < SHARE_LEVELS), 0.0, SHARE_LEVELS - share)
     reasons = off**2 / (1 / precision + np.diff(LEVEL_EDGES) ** 2 / 12)
     return np.exp(0.5 * (reasons.min() - reasons))
@@ -335,7 +332,7 @@ class Demand:
         self.runs += bool(load)
 
     def doubt(self) -> None:
-        """The code is another: what was learned is a hint only."""
+        """The code has changed: what was learned is a hint only."""
         self.fixed_var = self.fixed_var + CHANGED_CODE_STD**2
         self.slope_var = self.slope_var + CHANGED_CODE_STD**2
         self.counted = self.counted[0], self.counted[1] / (1 + self.counted[1] * CHANGED_CODE_SHARE_STD**2)

@@ -1,19 +1,20 @@
-"""The estimator of real runs: what others do on a machine, what kernels of ours ask of it, and what they take alone.
+"""The estimator of real runs: loads by others on a machine, and demands and isolated times of our kernels.
 
 For each machine there is one Gaussian belief: over the levels of flows (`flow_filter.py`) and, for kernels that ran
-lately, over the share of the memory's bandwidth that each asks for and the two logarithms of its isolated time
-(`kernels.py`). Three kinds of readings move it, all by the same filter:
+lately, over the share of the memory's bandwidth that each demands and the two logarithms of its isolated time
+(`kernels.py`). Three kinds of readings update it, all by the same filter:
 
-- **Use of rows**, with our own part measured: the rest is the flows'.
-- **Traffic through memories**, of which counters tell the sum. Which kernels ran when is known, so a window is
-  `others' + Σ over kernels (what one run of it causes × how many of it ran)`. What cannot be told apart, such as a
-  kernel that always runs and others who are always there, stays unsure, and both know it. How far windows are off is
-  learned. A memory that is full is asked for at least so much: it is a reading only where less was expected.
-- **Times of runs**: a run takes its isolated time, times the load of the busiest row on its way. If it took longer,
-  others have come or the kernel has become slower: two explanations, compared by what other runs and counters say. As
-  both are in one belief, the doubt that is left between them is remembered, and not paid for with every run.
+- **Use of rows**, of which our own part is measured: the rest is by flows.
+- **Traffic through memories**, of which counters give the sum. Which kernels ran when is known, so a window is
+  `traffic of others + Σ over kernels (traffic of one run × number of runs)`. A kernel that always runs cannot be told
+  from others that are always there: both stay uncertain, and are correlated. The error of windows is learned. A full
+  memory bounds the demand from below: it is a reading only where less was expected.
+- **Times of runs**: a run takes its isolated time, times the load of the busiest row on its route. If it took longer,
+  either others have come or the kernel has become slower: two explanations, compared by all runs and counters. What
+  remains open between them is in the covariance, and so is not decided again by every run.
 
-Demands are shared between machines: what traffic says of a kernel goes into its profile, and is where others begin.
+Demands are the same on all machines: what traffic says of a kernel is kept in its profile, and is the prior of the
+other machines.
 """
 
 from __future__ import annotations
@@ -34,37 +35,37 @@ from symphony.problem.arrays import topology_arrays
 from symphony.problem.topology import Topology
 
 WINDOW_S = 0.1  # of most windows
-# Windows are short: a flow seldom changes in one. What is counted is counted all the time, but loads of a tenth of a
-# second wander: the error of a reading is 10% of it. Our own part is measured, not taken from profiles, and a time is
-# compared with those of the same kernel. Most machines are not shared: few flows are busy; what is, may be so a little.
+# Chosen for short windows, in which flows seldom change, and for machines that are mostly not shared. Our own part is
+# measured, and times are compared with those of the same kernel, so their errors are smaller than in the simulator.
 LIVE = FlowParameters(
     changes=0.01, on_share=0.05, on_mean=0.5, on_std=0.5, off_std=0.03, own_error=0.02, run_error=0.05
 )
-MIN_WINDOWS, MAX_WINDOWS = 0.2, 20.0  # between two readings, for which a change is weighed; of longer gaps, forgotten
-READING_ERROR = 0.1  # of the use of rows, relative to it
-# Readings that no flows explain: how soon that is noticed, and the load from which it is reported. Nonsense is worse.
-CONTRADICTION_RATE, MAX_CONTRADICTION, NONSENSE = 0.1, 0.25, 1.0
-# Components of kernels. Seldom is never 0: its logarithm is taken.
+MIN_WINDOWS, MAX_WINDOWS = 0.2, 20.0  # bounds of the time between two readings; in longer gaps, levels are forgotten
+READING_ERROR = 0.1  # of the use of rows, relative to it: rows are read all the time, but loads vary within windows
+# Readings that make no sense, or that no flows explain: weight of the latest window, the load by which a reading is off
+# that counts as one, the share of the latest windows from which a row is reported, and the deviation of nonsense.
+DOUBT_RATE, MIN_CONTRADICTION, REPORTED_SHARE, NONSENSE = 0.1, 0.25, 0.3, 1.0
+# Components of kernels, and a probability that is nearly 0: its logarithm is taken.
 DEMAND, FIXED, SLOPE = "demand", "fixed", "slope"
 SELDOM = 1e-9
 KERNEL_CHANGES = 1e-4  # probability for each window that a kernel takes another time than before
-TIME_DRIFT_STD = 0.01  # of its logarithm, from one time it is weighed to the next
-DEMAND_STD, DEMAND_DRIFT_STD = 1.0, 0.003  # shares of the memory: before it was counted; from window to window
-PRIOR_NOISE, PRIOR_NOISE_WINDOWS = 0.1, 10.0  # by which part traffic is off what was expected, as if so many had told
-NOISE_MEMORY = 0.98  # of that
-JUMP_STD = 0.5  # of others' traffic: what is off by more than noise is no noise
-MIN_NOISE_LOAD = 0.02  # load below which traffic is not off by less
-MIN_SATURATED_LOAD = 0.75  # load from which a memory may be full: what its modules promise is never reached
-MAX_CREDIBLE_LOAD = 8.0  # times the capacity: no counter that says more is believed
-SURE_WINDOWS = 3  # in a row that tell of more traffic than the capacity, before the capacity is taken to be more
-MAX_RUN_WINDOWS = 1e4  # longer runs tell no less of others
-MAX_SLOW = 100.0  # times as long as expected: of runs that take longer, no more is believed
-MAX_TRACKED_KERNELS = 32  # beyond that, those that did not run for longest are forgotten
-MAX_KNOWN_STD = 0.3  # deviation below which something is known of a kernel
-# One run may be slow for any reason; several say who is to blame. So runs of a device are weighed together: so many of
-# each kernel, or fewer if the first has waited for so long. The reading is their median, of errors with short tails.
+TIME_DRIFT_STD = 0.01  # of the logarithm of an isolated time, between updates
+DEMAND_STD, DEMAND_DRIFT_STD = 1.0, 0.003  # of a demand, as a share of the memory: prior; from window to window
+PRIOR_NOISE, PRIOR_NOISE_WINDOWS = 0.1, 10.0  # relative error of traffic, and how many windows that prior is worth
+NOISE_MEMORY = 0.98  # weight of what was learned of that error before a window
+JUMP_STD = 0.5  # of traffic by others, if it has changed
+MIN_NOISE_LOAD = 0.02  # load of which the error is at least relative
+MIN_SATURATED_LOAD = 0.75  # load from which a memory may be full: the bandwidth of its modules is never reached
+MAX_CREDIBLE_LOAD = 8.0  # times the capacity: higher readings are nonsense
+SURE_WINDOWS = 3  # windows in a row with more traffic than the capacity, after which the capacity is taken to be more
+MAX_RUN_WINDOWS = 1e4  # the error of a run grows with its length, up to this one
+MAX_SLOW = 100.0  # times as long as expected: bound of a reading
+MAX_TRACKED_KERNELS = 32  # of a machine; of more, those that did not run for longest are dropped
+MAX_KNOWN_STD = 0.3  # deviation of a demand from which on it is kept in the profile
+# A single run may be slow for any reason. So the reading is the median of several runs of a kernel on a device: this
+# many, or fewer after this time.
 RUNS_WEIGHED, MAX_RUN_WAIT_S = 3, 1.0
-MAX_WEIGHED = 32  # kernels on devices in one update, whose cost grows with the cube, unless it is one kernel on more
+MAX_WEIGHED = 32  # readings (a kernel on a device) in one update, whose cost grows with the cube of their number
 MEDIAN_ERROR, MEDIAN_FREEDOM = 1.25, 30.0  # error of a median, relative to that of a mean
 RowLoads = tuple[np.ndarray, np.ndarray]  # f32[R]: mean and deviation
 Component = tuple[str, str, str]  # which, kernel, device kind
@@ -104,7 +105,7 @@ class _Machine:
         return len(self.mean) - len(self.components) + self.components.index(component)
 
     def enter(self, which: Sequence[Component], mean: Sequence[float], cov: np.ndarray) -> None:
-        """Set the belief about some components, which then tells nothing of any other."""
+        """Set the belief about some components, independent of all others."""
         for new in which:
             if new not in self.components:
                 self.components.append(new)
@@ -114,7 +115,7 @@ class _Machine:
         self.cov[np.ix_(at, at)] = cov
 
     def used(self, part: str, kernels: Iterable[tuple[str, str]]) -> None:
-        """Move components of kernels to the end, and forget like ones that were not used for longest."""
+        """Move components of kernels to the end, and drop those of the same part that were not used for longest."""
         which = [(part, *kernel) for kernel in kernels]
         order = [one for one in self.components if one not in which] + which
         same = [one for one in order if one[0] == part]
@@ -126,8 +127,32 @@ class _Machine:
         self.mean, self.cov, self.components = self.mean[at], self.cov[np.ix_(at, at)], order
 
 
+class ReadingChecks:
+    """Which rows' readings make no sense, or contradict each other or the topology."""
+
+    def __init__(self, rows: int) -> None:
+        self.variance = np.zeros(rows)  # mean square of what readings are off by, beyond their usual errors
+        self._odd = np.zeros(rows)  # share of the latest windows in which they were off by much
+
+    def sensible(self, at: np.ndarray, total: np.ndarray, own: np.ndarray | float) -> np.ndarray:
+        """Which readings make sense. The rows of the others get a large variance."""
+        good = (total >= 0) & (total < MAX_CREDIBLE_LOAD) & (own >= 0) & (own < MAX_CREDIBLE_LOAD)  # False for NaN
+        self.variance[at[~good]], self._odd[at[~good]] = NONSENSE**2, 1.0
+        return good
+
+    def compare(self, at: np.ndarray, off: np.ndarray | float, usual: np.ndarray | float) -> None:
+        """Update with the differences of sensible readings from what follows from all of them together."""
+        beyond = np.where(np.abs(off) > usual, off, 0.0) ** 2
+        self.variance[at] += DOUBT_RATE * (beyond - self.variance[at])
+        self._odd[at] += DOUBT_RATE * ((beyond > MIN_CONTRADICTION**2) - self._odd[at])
+
+    def reported(self) -> np.ndarray:
+        """Rows of which a counter, or the topology, seems wrong."""
+        return np.flatnonzero(self._odd > REPORTED_SHARE)
+
+
 class LiveEstimator:
-    """Takes in windows and says what is believed, from any thread; takes in runs from the thread that owns profiles."""
+    """The belief about all machines. Runs are for the thread that owns the profiles, all else for any thread."""
 
     def __init__(
         self,
@@ -137,7 +162,7 @@ class LiveEstimator:
         met: Callable[[float], Iterable[PastRun]] = lambda since_s: (),
         least: bool = False,
     ) -> None:
-        """`met`: runs that have ended since then, or have not. `least`: there is more traffic than is counted."""
+        """`met`: runs that were not over at a time. `least`: counted traffic is a lower bound."""
         self._topology, self._kernels, self._parameters = topology, kernels, parameters
         self._met, self._least = met, least
         arrays, count = topology_arrays(topology), len(topology.resources)
@@ -150,18 +175,18 @@ class LiveEstimator:
         self._memory = [None if name is None else index[name] for name in on]  # of each device
         self._memories = {topology.resources[row].name: row for row in self._memory if row is not None}
         self._flows = flow_filter.start(np, flows, parameters, (groups,))  # replaced, not changed: any thread reads it
-        self._told_s = np.full((groups, flows), -np.inf)  # when something was last told of each flow; replaced, too
-        self.watches = False  # whether there are windows of counters at all: of other machines there are none
+        self._told_s = np.full((groups, flows), -np.inf)  # time of the last reading of each flow; replaced, too
+        self.watches = False  # whether any counter was ever read: of remote machines, none is
         self._machines: dict[int, _Machine] = {}
         self._lock = threading.Lock()
         self._noise, self._noise_windows = PRIOR_NOISE**2 * PRIOR_NOISE_WINDOWS, PRIOR_NOISE_WINDOWS
-        # The most traffic that was ever seen in several windows in a row, in capacities; that in the latest windows.
+        # The most traffic in several windows in a row, in capacities; that of each of the latest windows.
         self._whole, self._most = 1.0, deque([0.0] * SURE_WINDOWS, SURE_WINDOWS)
-        self._uneven = np.zeros(count)  # variance of others' traffic, for kernels go in phases, and look like others
-        self._contradiction = np.zeros(count)  # mean square of what readings differ from what all of them say together
+        self._uneven = np.zeros(count)  # variance of traffic by others that is due to phases of our own kernels
+        self._checks = ReadingChecks(count)
         self._waiting: dict[int, list[RunReading]] = {}  # by device
         self._weighed_s: dict[int, float] = {}  # by device: end of the last run that was weighed
-        self.told = np.zeros(count, bool)  # rows of which something was ever read
+        self.told = np.zeros(count, bool)  # rows with any reading so far
         self._reading = np.full(count, np.nan)  # use of each row by all together, when it was read last …
         self._read_s = np.full(count, -np.inf)  # … at the end of that window
 
@@ -172,9 +197,7 @@ class LiveEstimator:
 
         `together`: rows whose reading is the mean over those of a machine.
         """
-        good = (total >= 0) & (total < MAX_CREDIBLE_LOAD)  # a counter may go backwards
-        good &= (own >= 0) & (own < MAX_CREDIBLE_LOAD)
-        self._contradiction[at[~good]] = NONSENSE
+        good = self._checks.sensible(at, total, own)
         at, total, own, together = at[good], total[good], own[good], together[good]
         with self._lock:
             for group in np.unique(self._group[at]):
@@ -182,7 +205,7 @@ class LiveEstimator:
                 slots, merged = self._slot[at[here]], self._slot[at[here & together]]
                 machine, event = self._machine(int(group)), self._padded(int(group))
                 rate, ours, read = np.zeros(len(event)), np.zeros(len(event)), np.zeros(len(event), bool)
-                rate[slots], ours[slots], read[slots] = np.maximum(total[here], own[here]), own[here], True
+                rate[slots], ours[slots], read[slots] = total[here], own[here], True
                 counts = event.copy()
                 if len(merged):
                     counts[merged[0]] = event[merged].mean(axis=0)
@@ -191,31 +214,25 @@ class LiveEstimator:
                 self._update(int(group), machine, Readings(rate, ours, unseen, read), ended_s, counts)
                 off = rate - ours - counts @ machine.mean
                 off[merged] = off[merged[:1]]
-                self._compare(at[here], off[slots], rate[slots])
+                usual = np.hypot(2 * READING_ERROR * rate, 2 * self._parameters.floor)
+                self._checks.compare(at[here], off[slots], usual[slots])
             self._note(at, total, ended_s)
 
-    def _compare(self, at: np.ndarray, off: np.ndarray, rate: np.ndarray) -> None:
-        """Of rows whose readings contradict each other or the topology, window after window, little is known."""
-        usual = (2 * READING_ERROR * rate) ** 2 + (2 * self._parameters.floor) ** 2
-        beyond = np.where(off**2 > usual, off**2, 0.0)
-        self._contradiction[at] += CONTRADICTION_RATE * (beyond - self._contradiction[at])
-
     def contradicted(self) -> list[str]:
-        """Rows whose readings are nonsense, or do not fit paths through the machine: bad counters, or topology."""
-        rows = np.flatnonzero(self._contradiction > MAX_CONTRADICTION**2)
-        return [self._topology.resources[row].name for row in rows]
+        """Rows whose readings make no sense or contradict others: a counter is wrong, or the topology."""
+        return [self._topology.resources[row].name for row in self._checks.reported()]
 
     def traffic(self, used: Mapping[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
         """Take in traffic through memories, as a share of their capacity with its deviation, by row."""
         if ended_s <= began_s:
             return
-        told = {}
-        for row, (x, std) in ((self._memories[name], both) for name, both in used.items() if name in self._memories):
-            if 0 <= x <= MAX_CREDIBLE_LOAD and 0 <= std < math.inf:
-                told[row] = x, std
-                self._contradiction[row] *= 1 - CONTRADICTION_RATE
-            else:
-                self._contradiction[row] = NONSENSE
+        told = {self._memories[name]: both for name, both in used.items() if name in self._memories}
+        at = np.array(list(told), int)
+        total, deviation = np.array(list(told.values())).reshape(-1, 2).T
+        known = (deviation >= 0) & np.isfinite(deviation)
+        good = self._checks.sensible(at, np.where(known, total, np.nan), 0.0)
+        self._checks.compare(at[good], 0.0, 0.0)
+        told = {row: told[row] for row in at[good]}
         if not told:
             return
         active = self._active(began_s, ended_s)
@@ -271,7 +288,8 @@ class LiveEstimator:
                 self._kernels.counted(*kernel[1:], float(machine.mean[at]), precision, self._least)
 
     def _learn_noise(self, off: float, rough: float, known: float) -> None:
-        """Learn of how far traffic was off: `rough` of that variance is noise, the rest known, unless others jumped."""
+        """Learn the error of traffic. `off`: from what was expected; `rough`: the part of its variance that is noise,
+        `known`: the rest. If others have changed, the difference is no noise."""
         total, jumped = rough + known, rough + known + JUMP_STD**2
         odds = (
             self._parameters.changes
@@ -284,7 +302,7 @@ class LiveEstimator:
         self._noise_windows = NOISE_MEMORY * self._noise_windows + goes_on
 
     def _active(self, began_s: float, ended_s: float) -> dict[int, dict[Component, float]]:
-        """How many runs of each kernel there were, on average over a window, by memory."""
+        """Number of runs of each kernel, on average over a window, by memory."""
         found: dict[int, dict[Component, float]] = {}
         for ran in self._met(began_s):
             row = self._memory[ran.device]
@@ -335,7 +353,7 @@ class LiveEstimator:
         return every
 
     def drop_waiting(self) -> None:
-        """Take in none of the runs that wait."""
+        """Drop the runs that wait."""
         self._waiting.clear()
 
     def _weigh(self, group: int, runs: Sequence[RunReading]) -> None:
@@ -400,7 +418,7 @@ class LiveEstimator:
         return self._machines[group]
 
     def _padded(self, group: int) -> np.ndarray:
-        """Loads of rows by flows, and by components of kernels, which counters do not count by themselves."""
+        """Loads of rows by each component of the belief; 0 for those of kernels."""
         flows = self._event[group]
         return np.concatenate([flows, np.zeros((len(flows), len(self._machine(group).components)))], axis=1)
 
@@ -432,7 +450,7 @@ class LiveEstimator:
         self._flows, self._told_s = FlowBelief(mean, cov), told_s
 
     def _for_components(self, machine: _Machine, windows: np.ndarray) -> FlowParameters:
-        """Parameters of each component. `windows` f[F]: for how long there was no reading of each flow."""
+        """Parameters of each component. `windows` f[F]: time since the last reading of each flow."""
         p, flows, kinds = self._parameters, self._event.shape[-1], [part for part, *_ in machine.components]
         is_demand = np.array([kind == DEMAND for kind in kinds], bool)
 
@@ -455,14 +473,17 @@ class LiveEstimator:
         self.told[at], self._reading[at], self._read_s[at] = True, total, ended_s
 
     def believed(self, now_s: float) -> RowLoads:
-        """Mean and deviation of the load of each row by others: the less sure, the longer nothing was read."""
+        """Mean and deviation of the load of each row by others. Deviations grow while nothing is read."""
         belief, told_s = self._flows, self._told_s
         behind = np.where(np.isfinite(told_s), np.maximum(now_s - told_s, 0.0) / WINDOW_S, 0.0)
         belief = flow_filter.forget(np, self._parameters, belief, behind)
         mean, deviation = (x[self._group, self._slot] for x in flow_filter.row_loads(np, self._event, belief))
-        return mean.astype(np.float32), np.sqrt(deviation**2 + self._uneven + self._contradiction).astype(np.float32)
+        # Errors of readings below the floor are not averaged out: what causes them may last.
+        floor = np.where(self.told, self._parameters.floor, 0.0)
+        variance = deviation**2 + floor**2 + self._uneven + self._checks.variance
+        return mean.astype(np.float32), np.sqrt(variance).astype(np.float32)
 
     def readings(self, since_s: float) -> dict[str, float]:
-        """The newest raw readings since then: use of a row by all together, as a share of its capacity."""
+        """The newest raw readings since a time: use of rows by all, as shares of their capacity."""
         new = np.flatnonzero(self._read_s >= since_s)
         return {self._topology.resources[at].name: float(self._reading[at]) for at in new}

@@ -1,20 +1,18 @@
-"""What others do with the shared parts of this machine: a belief about the load of each row, for policies.
+"""Our own part of what this machine's figures say, so that the rest can be attributed to others.
 
-Ten times a second, what the machine tells of itself says how far a row was used (`telemetry/rows.toml` has which figure
-speaks of which row). What of that was ours is known, or the window tells nothing:
+Every window of `machine_monitor.py` says how far some rows were used (`telemetry/rows.toml`: which figure measures
+which row). The part of our kernels is
 
-- of processors, ours is the CPU time of the processes that run kernels, and of this one: what the scheduler takes from
-  kernels is always there, and so in the times that are learned of them. A processor that is full tells how much of it
-  others got, not how much they wanted;
-- of a GPU, its memory and its link, the part of others is unknown while a kernel of ours runs there;
-- of the network nothing is ours: kernels of one machine do not use it.
+- of processors: the CPU time of the processes that run kernels, and of this one. Time that the scheduler takes from
+  kernels is always there, and so is in their learned times. If processors are full, others may want more than they got;
+- of a GPU, its memory and its link: unknown while a kernel of ours runs there, so that window is left out;
+- of the network: none, as kernels of one machine do not use it.
 
-The rest is others', as the estimator of real runs sees it (`estimation/live.py`), which also takes in the traffic of
-memories, where it is counted, and the times of our own runs. Of a row that nothing speaks of, policies receive what is
-typical: a small mean and a large deviation (`UNREAD_LOAD`).
+Use and our part go to the estimator (`estimation/live.py`), which also gets the traffic of memories and the times of
+our runs. Rows without any reading have a small mean and a large deviation (`UNREAD_LOAD`).
 
-Not seen: time that a hypervisor takes (steal). Taken for others': processes that a kernel starts. In a container with
-some of the CPUs of a machine, /proc/stat is mostly the whole machine's, and so is what is said of its processors.
+Not seen: time that a hypervisor takes (steal). Counted as others': processes that a kernel starts. In a container with
+some of a machine's CPUs, /proc/stat mostly describes the whole machine, and so does the load of its processors.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -38,14 +37,14 @@ from symphony.runtime.profiles import Profiles
 from symphony.telemetry import rows
 
 log = logging.getLogger("symphony.runtime")
-NVML_LAG_S = 1.0  # what NVML says of use by itself (`nvml.*`, not `gpm.*`) may be of so long before
-MAX_WINDOW_S = 1.0  # a window beyond that was cut by a pause in which nothing was read
-BELIEF_CACHE_S = 0.02  # for so long, what was said is said again: turns come by the thousand
+NVML_LAG_S = 1.0  # age that figures of use by NVML may have (`nvml.*`, not `gpm.*`)
+MAX_WINDOW_S = 1.0  # a longer window contains a pause in which nothing was read
+BELIEF_CACHE_S = 0.02  # for which a belief is kept: there are thousands of turns a second
 UNREAD_LOAD = float(flow_filter.fresh(LIVE)[0]), float(flow_filter.fresh(LIVE)[1] ** 0.5)  # if nothing is ever read
 
 
 class BackgroundLoad:
-    """Takes in windows, from any thread, and says what is believed, to any thread."""
+    """Takes in windows and returns the belief. For any thread."""
 
     def __init__(
         self,
@@ -57,13 +56,13 @@ class BackgroundLoad:
         profiles: Profiles | None = None,
         met: Callable[[float], Iterable[PastRun]] = lambda since_s: (),
         least: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`cpu_s`: CPU time that our processes have used so far, by process. `tuning`: of the filter, by the policy.
 
-        `ran`: whether a kernel of ours ran on a device at some time since then. `cpus`: those that the kernel's files
-        speak of, if not as many as the topology has cores: threads of one core, or those that we leave to others.
-        `profiles`: what is known of kernels. `met`: runs that have ended since then, or have not. `least`: there is
-        more traffic than is counted.
+        `ran`: whether a kernel of ours ran on a device at some time since then. `cpus`: number of CPUs in /proc/stat,
+        if the topology has another number of cores (hardware threads, or CPUs that are left to others).
+        `profiles`: of kernels. `met`: runs that were not over at a time. `least`: counted traffic is a lower bound.
         """
         self._topology, self._cpu_s, self._ran = topology, cpu_s, ran
         parameters = LIVE if tuning is None else FlowParameters(*map(float, tuned(np.asarray(tuning.factors), LIVE)))
@@ -73,7 +72,8 @@ class BackgroundLoad:
         self._cores = np.zeros(len(self._index))  # of the processors that a compute row stands for, all together
         self._private: dict[int, list[int]] = {}  # row -> accelerators whose work touches it
         self._sort_rows(cpus)
-        self._used_s: Mapping[int, float] | None = None  # when the last window ended
+        self._used_s: Mapping[int, float] | None = None  # CPU time of each process, when it was last read …
+        self._asked_s, self._clock = -math.inf, clock  # … and when that was
         self._said: tuple[float, RowLoads] | None = None  # when, and what
 
     def _sort_rows(self, cpus: float | None) -> None:
@@ -91,12 +91,9 @@ class BackgroundLoad:
         self._cpus = whole if cpus is None else cpus
 
     def window(self, place: str, began_s: float, ended_s: float, rates: Mapping[str, float]) -> None:
-        """Take in what a place told of a window: amounts per second, by event."""
-        ours_s = 0.0
-        if any(event.startswith("stat.") for event in rates):  # our part is read as often as the whole is
-            ours_s = self._ours_s()
-        duration_s = ended_s - began_s
-        if not 0 < duration_s <= MAX_WINDOW_S or math.isnan(ours_s):
+        """Take in a window of a place: amounts per second, by event."""
+        ours = self._cpus_used() if any(event.startswith("stat.") for event in rates) else 0.0
+        if not 0 < ended_s - began_s <= MAX_WINDOW_S or math.isnan(ours):
             return
         used: dict[str, float] = {}
         for machine in self._machines:
@@ -107,33 +104,37 @@ class BackgroundLoad:
         cores = self._cores[at]
         cpu = cores > 0
         total[cpu] *= cores[cpu] / self._cpus
-        own = np.where(cpu, ours_s / duration_s / max(self._cpus, 1), 0.0)
+        own = np.where(cpu, ours / max(self._cpus, 1), 0.0)
         if len(at):
             self.estimator.rows(at, total, own, cpu, ended_s)
         for row in self.estimator.contradicted():
             _log_once(row)
 
-    def _ours_s(self) -> float:
-        """CPU time that we have used since this was last asked; NaN if that is not known."""
-        before, now = self._used_s, self._cpu_s()
-        self._used_s = now
-        if before is None or any(now.get(process, -1.0) < used for process, used in before.items()):
+    def _cpus_used(self) -> float:
+        """Processors that we have used since the last call, on average; NaN if that is not known.
+
+        On a busy machine the call comes late, so the average is over the time between calls, not over the window.
+        """
+        before, before_s = self._used_s, self._asked_s
+        self._used_s, self._asked_s = self._cpu_s(), self._clock()
+        used, passed_s = self._used_s, self._asked_s - before_s
+        if before is None or any(used.get(process, -1.0) < ours for process, ours in before.items()):
             return math.nan  # the first call, or a process has ended and its time is lost
-        return sum(now.values()) - sum(before.values())
+        return (sum(used.values()) - sum(before.values())) / passed_s if 0 < passed_s <= MAX_WINDOW_S else math.nan
 
     def _mixed(self, row: int, since_s: float) -> bool:
         """True if a kernel of ours ran on a device of the row, so that the part of others is unknown."""
         return any(self._ran(device, since_s) for device in self._private.get(row, ()))
 
     def believed(self, now_s: float) -> RowLoads:
-        """Mean and deviation of the load of each row by others: the less sure, the longer nothing was read."""
+        """Mean and deviation of the load of each row by others. Deviations grow while nothing is read."""
         if self._said is not None and 0 <= now_s - self._said[0] < BELIEF_CACHE_S:
             return self._said[1]
         self._said = now_s, self.estimator.believed(now_s)
         return self._said[1]
 
     def by_row(self, now_s: float) -> dict[str, tuple[float, float]]:
-        """The same of those rows of which something was read, by name."""
+        """The same by name, of rows with any reading."""
         mean, deviation = self.believed(now_s)
         return {
             name: (float(mean[at]), float(deviation[at])) for name, at in self._index.items() if self.estimator.told[at]
@@ -143,14 +144,16 @@ class BackgroundLoad:
 @lru_cache(maxsize=64)
 def _log_once(row: str) -> None:
     log.warning(
-        "readings of %s do not fit the others: a counter is wrong, or the topology is; they count for less", row
+        "readings of %s do not fit the others or the times of our runs: a counter or the topology is wrong, or others "
+        "run at a lower priority; they count for less",
+        row,
     )
 
 
 def cpu_seconds(processes: Sequence[int], families: Mapping[int, Sequence[int]] | None = None) -> dict[int, float]:
-    """CPU time that processes have used so far, those that are gone left out.
+    """CPU time that processes have used so far, without those that have ended.
 
-    Of a family, a process and its children, it is one sum: time of children that have ended is the parent's.
+    A family, a process and its children, is one sum: the time of children that have ended is counted with the parent's.
     """
     used_s = {process: found[0] for process in processes if (found := _ticks(process)) is not None}
     for parent, children in (families or {}).items():

@@ -1,17 +1,18 @@
-"""What a machine tells of itself while kernels run on it: pressure (PSI) of the whole, and of each GPU what NVML says.
+"""Figures of this machine while kernels run: pressure (PSI) and CPU time from the kernel, those of GPUs from NVML.
 
-Both are read ten times a second, by threads that sleep while nothing runs. Each window is passed to
-`background_load.py`. What is remembered of a run is the mean of the windows within it; of a short run, nothing.
+All are read ten times a second, by threads that sleep while nothing runs, and each window is passed to
+`background_load.py`. The profile of a kernel keeps the mean over the windows within a run; of runs shorter than two
+windows, nothing.
 
-- Of a GPU that runs one kernel, all traffic is that kernel's: bytes over PCIe are what it asks of the link, and the
-  time for which anything computed is what it asks of the GPU, on which processes take turns. Where several run, the
-  parts are unknown: of a GPU with several slots, only runs that were alone on it tell.
-- Pressure is the share of time for which some task of the machine waited: for a processor, for pages to come back, for
-  a disk. It belongs to no single process, and says nothing of a memory's bandwidth: a processor that waits for memory
-  counts as one that works. So it is shown beside a kernel, and no demand is made of it.
+- If a GPU runs one kernel, all its traffic is that kernel's: bytes over PCIe are its demand for the link, and the share
+  of time with any computation its demand for the GPU, on which processes take turns. If several kernels run, the parts
+  are unknown: of a GPU with several slots, only runs that were alone on it count.
+- Pressure is the share of time for which some task of the machine waited for a processor, memory pages or a disk. It is
+  of the whole machine and does not include waiting for memory bandwidth. So it is shown beside a kernel, and no demand
+  follows from it.
 
-Nothing is inferred: these figures are exact amounts over a window, not counters that take turns. The PMU's, which tell
-what passes through memories, are `memory_counter.py`'s.
+These figures are exact amounts over a window; nothing is inferred. Traffic through memories needs counters that may
+take turns: `memory_counter.py`.
 """
 
 from __future__ import annotations
@@ -36,15 +37,11 @@ from symphony.telemetry.sources.nvml import NvmlSource
 
 log = logging.getLogger("symphony.runtime")
 INTERVAL_S = 0.1
-KERNEL_FIGURE_GROUPS = (
-    "psi",
-    "stat",
-    "net",
-)  # what is read of the kernel's figures; the last two are for `background_load.py`
+KERNEL_FIGURE_GROUPS = ("psi", "stat", "net")  # the last two are for `background_load.py`
 MAX_WINDOWS_PER_PLACE = 3_000  # windows of a place: five minutes
-MIN_WINDOWS_PER_RUN = 2  # windows, of which a run tells something
+MIN_WINDOWS_PER_RUN = 2  # within a run, for its means to be kept
 MICRO = 1e-6
-# What is remembered, by what it is made of: the first whose events are all there. Amounts per second, times a unit.
+# Figures in profiles: the first sum of events whose events were all read, per second, times a unit.
 FigureSums = Mapping[str, list[tuple[tuple[str, ...], float]]]
 CPU_FIGURES: FigureSums = {
     "cpu pressure": [(("psi.cpu.some_us",), MICRO)],
@@ -72,7 +69,7 @@ class _FigureWindow:
 
 
 class MachineMonitor:
-    """Reads figures while something runs. `during` may be asked by one thread, while others read."""
+    """Reads figures while something runs, in threads of its own."""
 
     def __init__(
         self,
@@ -81,9 +78,9 @@ class MachineMonitor:
         on_window: WindowCallback = lambda *window: None,
         counting: MemoryCounter | None = None,
     ) -> None:
-        """`on_window` is called with every window, by the threads that read; GPUs are numbered as in the topology.
+        """`on_window` is called with every window, by the reading threads; GPUs are numbered as in the topology.
 
-        `counting` is set busy together with this monitor.
+        `counting` starts, stops and closes with this monitor.
         """
         self._on_window, self._counting = on_window, counting
         gpus = [number for number, d in enumerate(topology.devices) if topology.kind_of[d.kind].type == "gpu"]
@@ -101,14 +98,14 @@ class MachineMonitor:
             threading.Thread(target=self._read, args=(source,), name="symphony-watch", daemon=True).start()
 
     def set_busy(self, busy: bool) -> None:
-        """Whether something runs: if not, nothing is read."""
+        """Whether something runs; otherwise nothing is read."""
         if busy != self._wanted.is_set() and not self._closed:
             (self._wanted.set if busy else self._wanted.clear)()
         if self._counting is not None:
             self._counting.set_busy(busy)
 
     def during(self, device: int, began_s: float, ended_s: float, alone: bool = True) -> dict[str, float]:
-        """Means over a run on a device, by figure; without unknown figures. `alone`: no other run was there."""
+        """Means over a run on a device, by figure, as far as they are known. `alone`: it had the device for itself."""
         place, figures = (self._gpu[device], GPU_FIGURES) if device in self._gpu else ("", CPU_FIGURES)
         if (device in self._gpu and not alone) or ended_s - began_s < MIN_WINDOWS_PER_RUN * INTERVAL_S:
             return {}
@@ -127,7 +124,7 @@ class MachineMonitor:
         return found
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._closed = True
         self._wanted.set()
         if self._counting is not None:

@@ -1,7 +1,11 @@
-"""Everything the loop learns from the machine: load caused by others, and what finished runs say about kernels.
+"""What the loop learns of the machine: loads by others, and times and demands of kernels. One pipeline, in five files:
 
-sources (kernel, NVML, perf) ──► machine_monitor, memory_counter ──► background_load ──► estimation.live ──► policies
-finished runs ──► run_learner ──► profiles
+/proc, NVML ──► machine_monitor ──► background_load ──┐            ┌──► loads by others, for policies
+                figures by window   our part of them  ├──► estimation.live
+perf ─────────► memory_counter ───────────────────────┤            └──► profiles of kernels
+                traffic of memories                   │                   ▲
+finished runs ► run_learner ──────────────────────────┘                   │
+                    └──► what one run says by itself ──────────────────────┘
 """
 
 from __future__ import annotations

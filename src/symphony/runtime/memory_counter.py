@@ -1,10 +1,11 @@
-"""A perf that counts what passes through this machine's memories while kernels run, and what follows for their rows.
+"""Counts the traffic of this machine's memories with perf while kernels run.
 
-Readings go through the telemetry posterior, each socket's by itself: where events take turns on too few counters, it
-says how far off that may be. Whose traffic it was is not for counters to tell (`estimation/live.py`).
+Counts go through the filter of `symphony stat` (`telemetry/inference.py`), socket by socket, which gives a mean and a
+deviation where events take turns on too few counters. Its model has no identities: events of memory controllers are
+not related to those of cores, which are not counted here. Whose traffic it was, `estimation/live.py` infers.
 
-perf is begun with the first kernel. It goes on for a few seconds after the last, which shows what others do by
-themselves, and is begun again with the next. Whatever happens to it, the run goes on without: that is logged, once.
+perf starts with the first kernel. It goes on for a few seconds after the last one, which shows the traffic of others
+alone, and starts again with the next. If perf fails, the run goes on without it, and that is logged once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from contextlib import closing
 from functools import lru_cache
 
@@ -27,15 +28,16 @@ from symphony.telemetry.samples import CounterSource, Sample
 log = logging.getLogger("symphony.runtime")
 INTERVAL_MS = 100
 STOP_AFTER_IDLE_S = 5.0  # for so long after the last kernel, counting goes on
-MAX_BLANK_WINDOWS = 50  # windows in a row that tell nothing: nothing will
-PERF_EXIT_TIMEOUT_S = 2.0  # for perf to end
+MAX_BLANK_WINDOWS = 50  # windows in a row without any values, after which counting is given up
+MAX_SILENT_WINDOWS = 5  # windows for which a socket without values is waited for
+PERF_EXIT_TIMEOUT_S = 2.0
 UsageCallback = Callable[
     [Mapping[str, tuple[float, float]], float, float], None
 ]  # by row: share, deviation; beginning, end
 
 
 class MemoryCounter:
-    """Counts while something runs. Its own thread calls `tell` with every window."""
+    """Counts while something runs. Its own thread calls `tell` with every window: use of memories by row."""
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class MemoryCounter:
 
     @property
     def alive(self) -> bool:
-        """False once the thread has given up: nothing will be counted."""
+        """False once counting was given up."""
         return self._thread.is_alive()
 
     def set_busy(self, busy: bool) -> None:
@@ -67,7 +69,7 @@ class MemoryCounter:
             (self._busy.set if busy else self._busy.clear)()
 
     def close(self) -> None:
-        """Count no more: perf has ended when this returns, unless it hangs."""
+        """Stop counting. perf has ended when this returns, unless it hangs."""
         self._closed = True
         self._busy.set()
         self._thread.join(PERF_EXIT_TIMEOUT_S)
@@ -84,16 +86,17 @@ class MemoryCounter:
                 why = f": {source.problems[0]}" if source.problems else ""
                 _log_once(logging.WARNING, f"memory traffic is not counted any more: perf reports no values{why}")
                 return
-        except SymphonyError as error:  # perf is missing, or not permitted: as it was before
+        except SymphonyError as error:  # perf is missing, or not permitted
             _log_once(logging.INFO, f"memory traffic is not counted: {error.message}; {error.hint}")
         except Exception as error:
             _log_once(logging.WARNING, f"memory traffic is not counted any more: {type(error).__name__}: {error}")
 
     def _follow(self, samples: Iterable[Sample]) -> bool:
-        """Report windows. True if it ended because nothing runs or it was closed; False if the source is empty."""
+        """Report windows. True if it ended because nothing runs or it was closed; False if the source has no values."""
         trackers: dict[str, Tracker] = {}
         newest_s: dict[str, float] = {}  # when the newest window of each place began
-        zero_s, blank = math.inf, 0  # zero: of the source's times. None comes before it ends, and few much later.
+        # When the source's time 0 was. A window is reported after its end, and few much later: so the earliest guess.
+        zero_s, blank = math.inf, 0
         for sample in samples:
             zero_s = min(zero_s, time.monotonic() - sample.start_s - sample.duration_s)
             if sample.where not in trackers:
@@ -101,8 +104,11 @@ class MemoryCounter:
             trackers[sample.where].update(sample)
             newest_s[sample.where] = sample.start_s
             blank += 1
-            # All places have told of it, and it is not the first, which comes late.
-            if sample.start_s > 0 and len(set(newest_s.values())) == 1 and (used := self._used(trackers)):
+            silent_s = sample.start_s - (MAX_SILENT_WINDOWS + 0.5) * sample.duration_s
+            silent = {place for place, at_s in newest_s.items() if at_s < silent_s}
+            complete = all(at_s == sample.start_s for place, at_s in newest_s.items() if place not in silent)
+            # The first window is reported late, so that its time is not known.
+            if sample.start_s > 0 and complete and (used := self._used(trackers, silent)):
                 began_s, blank = zero_s + sample.start_s, 0
                 self._tell(used, began_s, began_s + sample.duration_s)
             if self._closed or (not self._busy.is_set() and time.monotonic() - self._busy_s > self._idle_s):
@@ -111,18 +117,21 @@ class MemoryCounter:
                 return False
         return self._closed
 
-    def _used(self, trackers: Mapping[str, Tracker]) -> dict[str, tuple[float, float]]:
-        """The use of memories in the newest window, by row."""
+    def _used(self, trackers: Mapping[str, Tracker], silent: Container[str]) -> dict[str, tuple[float, float]]:
+        """The use of memories in the newest window, by row. Rows that silent places measure are left out."""
         beliefs = {place: tracker.latest() for place, tracker in trackers.items()}
+        stale = {place: belief for place, belief in beliefs.items() if place in silent}
         found: dict[str, tuple[float, float]] = {}
         for machine in self._machines:
+            unknown = rows.utilisations(self._topology, machine, stale) if stale else {}
             for name, use in rows.utilisations(self._topology, machine, beliefs).items():
-                found[name] = float(use.mean[-1]), float(use.std[-1])
+                if name not in unknown:
+                    found[name] = float(use.mean[-1]), float(use.std[-1])
         return {name: both for name, both in found.items() if all(map(math.isfinite, both))}
 
 
 def _generator(source: CounterSource) -> Generator[Sample]:
-    """The samples, as something that can be closed."""
+    """The samples, as a generator, which can be closed."""
     yield from source.samples()
 
 

@@ -1,11 +1,12 @@
 """Learns from finished runs: updates the profiles of kernels, and from them the live workload.
 
-Learning from a run beside fifteen others takes as long as some decisions. So it is deferred until all work that the
-finished run made possible has been dispatched. Only the first runs of a kernel are learned from before the next turn.
-Of short kernels that are well known, a sample of the runs is learned from.
+To learn from a run beside fifteen others takes as long as some decisions. So it is deferred until all work that became
+ready with the run has been dispatched; only the first runs of a kernel are learned from before the next turn. Of well
+known short kernels, a sample of the runs is used.
 
-Where the machine is watched, the time of a run of a known kernel is a reading of the rows that it uses and of its
-isolated time, for the estimator of both (`estimation/live.py`); the rest is learned from it when that has weighed it.
+If counters of the machine are read, the time of a run of a known kernel first goes to the estimator
+(`estimation/live.py`), as a reading of the rows that it used and of its isolated time. It updates the profile with the
+isolated time that follows; the other figures of the run are learned after that.
 """
 
 from __future__ import annotations
@@ -64,9 +65,8 @@ class RunLearner:
         self._company = CoRunners(topology)
         self._deferred: list[_FinishedRun] = []
         self._weighing: dict[int, _FinishedRun] = {}  # by identity of the reading
-        self._sampled_s: dict[
-            tuple[str, str], float
-        ] = {}  # end of the last run learned from, by kernel and device kind
+        # End of the last run that was learned from, by kernel and device kind.
+        self._sampled_s: dict[tuple[str, str], float] = {}
 
     def ended(self, run: TaskRun, device: int, event: Finished, held_s: float) -> None:
         """A run has finished. `held_s`: seconds for which its slot was occupied beyond the kernel's own time."""
@@ -93,7 +93,7 @@ class RunLearner:
         return self._company.since(began_s)
 
     def learn(self, *, last: bool = False) -> None:
-        """Learn from all runs that were deferred. `last`: also from those that wait for others."""
+        """Learn from all deferred runs. `last`: also from those that wait to be weighed together with others."""
         deferred, self._deferred = self._deferred, []
         running = list(self._running()) if deferred or self._weighing else []
         for finished in deferred:
@@ -116,7 +116,7 @@ class RunLearner:
     def _reading(self, finished: _FinishedRun, running: Sequence[PastRun]) -> RunReading | None:
         """A run as a reading of its isolated time and of the rows that it uses; None if these are not known.
 
-        On a CPU, time for which the processor worked is lost in memory, other time waiting for the processor.
+        On a CPU, a run with more CPU time than usual was slowed by memory, another one by others on its processor.
         """
         run, ran, event = finished.run, finished.ran, finished.event
         timing = self._scheduler.workload.profiles.timing(ran.kernel, ran.kind)
@@ -149,7 +149,7 @@ class RunLearner:
         return self._usage.rows(ran.device, own)
 
     def _others(self, finished: _FinishedRun, running: Sequence[PastRun]) -> EffectOfOthers:
-        """What others did to a run, as far as they are believed to be there."""
+        """By how much others slowed a run, by the belief about their loads."""
         mean, std = self._background.believed(finished.ran.ended_s)
         busy = mean > MIN_OTHERS
         if finished.event.cold or not busy.any():

@@ -4,6 +4,13 @@ At the end of a window, the mean load of every counted row is read. The load of 
 counter for a part of the window's slices only (`counted_rows.py`), so that a reading errs by
 `burst * load * sqrt(1/n - 1/N)`, with the tails of Student's t. Our own part of the load is known. The belief is that
 of `estimation/flow_filter.py`, the same as for real counters.
+
+Where demands of our own kernels are hidden (`hidden_demands.py`), the belief of a machine is also about the factor of
+each kernel: a counter of a row counts its flows, and each kernel by what its profile says it put on that row. Factors
+are the same on all machines, so what machines believe of them is multiplied, and what was believed beforehand is
+counted once.
+
+Dimensions: R rows, G groups, S rows of a group, F flows, N kernels with hidden demands (0 if none), D delay.
 """
 
 from __future__ import annotations
@@ -19,21 +26,24 @@ from symphony.estimation import flow_filter
 from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings, RunTimes
 from symphony.estimation.tuning import FILTER_FACTORS, FilterStep, Tuning, tuned
 from symphony.problem.arrays import TopologyArrays
+from symphony.problem.errors import InputError
 from symphony.scheduling.indexing import take
 from symphony.simulator.scenarios import BELIEFS, READING_ERRORS, ScenarioArrays
 
 READ_BATCHES = 8  # one in so many scenarios of a batch is updated at once
 WINDOW_STRIDE, ROW_STRIDE = 337, 101  # of windows and rows in the cyclic list of errors
 PARAMETERS = FlowParameters()
+FACTOR_STD, FACTOR_CHANGES, FACTOR_DRIFT = 0.7, 1e-6, 0.02  # of a hidden factor: deviation beforehand; per window
+MIN_FACTOR = 0.05
 
 
 class Counters(eqx.Module):
     """The belief after the readings so far, and readings yet to be delivered."""
 
-    belief: FlowBelief  # f[G, F], f[G, F, F]
+    belief: FlowBelief  # f[G, F + N], f[G, F + N, F + N]: flows, then factors of demands where these are hidden
     rows: Array  # f[R, 2]: mean and standard deviation of the load by others
     raw: Array  # f[R]: the same by the last reading alone, without inference
-    late: Array  # f[D, R, 2]: delayed readings and our own part of them, the next one last
+    late: Array  # f[D, R, 2 + N]: delayed readings, our own part of them and that of each kernel, the next one last
     slope: Array  # f[K, R, 2]: of `rows`, by the filter's factors; K = 0: not needed
     carried: Any  # state of the computation of `slope` between windows
 
@@ -41,17 +51,39 @@ class Counters(eqx.Module):
 def begin(s: ScenarioArrays, tuning: Tuning | None = None) -> Counters:
     event = _event(s.topology, s.joint)
     groups, _, flows = event.shape
-    parameters = PARAMETERS if tuning is None else tuned(tuning.factors, PARAMETERS)
-    belief = flow_filter.start(jnp, flows, parameters, (groups,))
+    kernels = 0 if s.demand_factor is None else s.workload.time_fixed.shape[0]
+    parameters = _parameters(None if tuning is None else tuning.factors, flows, kernels)
+    belief = flow_filter.start(jnp, flows + kernels, parameters, (groups,))
     rows = s.topology.row_kind.shape[0]
     slopes = None if tuning is None else tuning.slopes
+    if slopes and kernels:
+        raise InputError("demand_noise is not 0 in a training run with --telemetry-gradient", hint="leave one out")
     return Counters(
         belief,
         _rows(s.topology, event, belief),
         jnp.zeros(rows),
-        jnp.zeros((s.late, rows, 2)),
+        jnp.zeros((s.late, rows, 2 + kernels)),
         jnp.zeros((FILTER_FACTORS if slopes else 0, rows, 2)),
         slopes.begin(belief) if slopes else None,
+    )
+
+
+def _parameters(factors: Array | None, flows: int, kernels: int) -> FlowParameters:
+    """Parameters of the filter. With hidden demands, those of levels are f[F + N]."""
+    p = PARAMETERS if factors is None else tuned(factors, PARAMETERS)
+    if not kernels:
+        return p
+
+    def each(of_flows: Array | float, of_factors: float) -> Array:
+        return jnp.where(jnp.arange(flows + kernels) < flows, of_flows, of_factors)
+
+    return p._replace(
+        changes=each(p.changes, FACTOR_CHANGES),
+        on_share=each(p.on_share, 1 - FACTOR_CHANGES),
+        on_mean=each(p.on_mean, 1.0),
+        on_std=each(p.on_std, FACTOR_STD),
+        drift=each(p.drift, FACTOR_DRIFT),
+        lowest=each(p.lowest, MIN_FACTOR),
     )
 
 
@@ -68,7 +100,9 @@ def _to_rows(t: TopologyArrays, of_groups: Array) -> Array:
 
 
 def _rows(t: TopologyArrays, event: Array, belief: FlowBelief) -> Array:
-    """Mean and standard deviation of the load of each row [R, 2]."""
+    """Mean and standard deviation of the load of each row by others [R, 2]."""
+    flows = event.shape[-1]
+    belief = FlowBelief(belief.mean[..., :flows], belief.cov[..., :flows, :flows])
     return jnp.stack([_to_rows(t, x) for x in flow_filter.row_loads(jnp, event, belief)], axis=-1)
 
 
@@ -99,6 +133,9 @@ class EndedWindow(eqx.Module):
     run_slow: Array  # f[D]: slow-down of the last run that ended on each device, 0 = none did
     run_windows: Array  # f[D]: its length, in windows
     run_uses: Array  # bool[D, H]: rows of the device's route that it loaded
+    # where demands are hidden: of our own part,
+    hidden: Array | float = 0.0  # f[R]: what kernels put on rows whose demands are hidden …
+    kernels: Array | None = None  # … and f[N, R]: what each kernel would by its profile
 
 
 def _runs(t: TopologyArrays, past: EndedWindow) -> RunTimes:
@@ -110,7 +147,7 @@ def _runs(t: TopologyArrays, past: EndedWindow) -> RunTimes:
         slow=jnp.where(device >= 0, take(past.run_slow, device), 0.0),
         error=jnp.zeros(device.shape),  # isolated times are known
         windows=take(past.run_windows, device),
-        own=take(past.own, take(t.route_row, device)),
+        own=take(past.own - past.hidden, take(t.route_row, device)),
         row=jnp.maximum(take(slot, device), 0),
         uses=used,
     )
@@ -125,7 +162,8 @@ def read(counters: Counters, s: Settings, past: EndedWindow, tuning: Tuning | No
     deviation = s.burst * jnp.sqrt((others**2 + past.own**2) * unseen)
     number = past.number * WINDOW_STRIDE + ROW_STRIDE * jnp.arange(past.load.shape[0])
     rate = jnp.maximum(past.load + deviation * take(s.error, number % READING_ERRORS), 0.0)
-    arrives, late = jnp.stack([rate, past.own], axis=-1), counters.late
+    kernel_loads = () if past.kernels is None else past.kernels
+    arrives, late = jnp.stack([rate, past.own - past.hidden, *kernel_loads], axis=-1), counters.late
     if late.shape[0]:
         late = jnp.concatenate([arrives[None], late])
         arrives = jnp.take(late, s.delay, axis=0)
@@ -135,12 +173,17 @@ def read(counters: Counters, s: Settings, past: EndedWindow, tuning: Tuning | No
     seen = Readings(*(take(x, t.group_row) for x in (arrives[:, 0], arrives[:, 1], unseen, read_rows)))
 
     runs = _runs(t, past)
+    flows, kernels = event.shape[-1], arrives.shape[-1] - 2
+    counts, ran = event, event  # what readings count at level 1, and what slowed runs
+    if past.kernels is not None:
+        counts = jnp.concatenate([event, take(arrives[:, 2:], t.group_row)], axis=-1)
+        ran = jnp.concatenate([event, take(past.kernels.T, t.group_row)], axis=-1)
 
     def parameters(factors: Array | None) -> FlowParameters:
-        return PARAMETERS if factors is None else tuned(factors, PARAMETERS)
+        return _parameters(factors, flows, kernels)
 
     def filtered(factors: Array | None, belief: FlowBelief) -> FlowBelief:
-        return flow_filter.update(jnp, event, parameters(factors), belief, seen, runs)
+        return flow_filter.update(jnp, ran, parameters(factors), belief, seen, runs, counts=counts)
 
     factors = None if tuning is None else tuning.factors
     belief = filtered(factors, counters.belief)
@@ -157,7 +200,7 @@ def read(counters: Counters, s: Settings, past: EndedWindow, tuning: Tuning | No
             tuning.factors, counters.belief, belief, seen, event, past.number, filtered, rows, lambda x: _to_rows(t, x)
         )
         carried, slope = tuning.slopes.after(carried, step)
-    raw = jnp.where(counted, jnp.maximum(arrives[:, 0] - arrives[:, 1], 0.0), 0.0)
+    raw = jnp.where(counted, jnp.maximum(arrives[:, 0] - arrives[:, 1:].sum(-1), 0.0), 0.0)
     come = (past.number >= s.delay) & ~s.ignored  # before the first sample there is nothing to learn from
     new = Counters(belief, rows(belief), raw, late, slope, carried)
     old = eqx.tree_at(lambda c: c.late, counters, late)
@@ -209,6 +252,20 @@ def believed(counters: Counters, s: ScenarioArrays, own: Array, true: Array) -> 
     deviation = s.burst * jnp.sqrt(jnp.where(jnp.isfinite(s.unseen), s.unseen, 0.0)) * (counters.raw + own)
     mean = jnp.where(exact, true, jnp.where(raw, counters.raw, counters.rows[:, 0]))
     return mean, jnp.where(exact, 0.0, jnp.where(raw, deviation, counters.rows[:, 1]))
+
+
+def believed_factors(counters: Counters, s: ScenarioArrays) -> Array | None:
+    """Factor of each kernel's demands f[N], as policies see it; None if no demand is hidden."""
+    if s.demand_factor is None:
+        return None
+    flows = _event(s.topology, s.joint).shape[-1]
+    mean = counters.belief.mean[:, flows:]
+    variance = jnp.diagonal(counters.belief.cov, axis1=-2, axis2=-1)[:, flows:]
+    before = 1 / FACTOR_STD**2
+    gained = jnp.maximum(1 / jnp.maximum(variance, 1e-9) - before, 0.0)
+    learned = 1 + (gained * (mean - 1)).sum(0) / (before + gained.sum(0))
+    exact, filtered = s.belief == BELIEFS.index("exact"), s.belief >= BELIEFS.index("rows")
+    return jnp.where(exact, s.demand_factor, jnp.where(filtered, jnp.maximum(learned, MIN_FACTOR), 1.0))
 
 
 def slope(counters: Counters, s: ScenarioArrays) -> Array | None:

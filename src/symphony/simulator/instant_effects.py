@@ -23,6 +23,7 @@ from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, add
 from symphony.scheduling.policy import Action
 from symphony.scheduling.state import ABSENT, DONE, FINISHED, RUNNING, SAVED, Core
 from symphony.simulator.contention import MAX_BANDWIDTH, to_load
+from symphony.simulator.hidden_demands import add_load, true_demand
 from symphony.simulator.scenarios import ScenarioArrays
 from symphony.simulator.world import IDLE, World
 
@@ -55,8 +56,10 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, DepartureLog]:
 
     held = left.when & (status >= RUNNING)
     rows = take(t.route_row, devices)
-    burden = take(world.compute_load, lanes) + take(world.exchange_load, lanes)
-    burden = jnp.where(((lanes >= 0) & held)[:, None], burden, 0)
+    compute, exchange = (
+        jnp.where(((lanes >= 0) & held)[:, None], take(x, lanes), 0) for x in (world.compute_load, world.exchange_load)
+    )
+    burden = compute + exchange
     # A failure loses the work since the last periodic checkpoint.
     failed = held & (status != FINISHED) & (status != SAVED)
     every = w.checkpoint_units[f.graph, f.index]
@@ -82,6 +85,7 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, DepartureLog]:
             world,
             core=core,
             load=add_all(world.load, rows.reshape(-1), -burden.reshape(-1)),
+            kernel_load=add_load(world.kernel_load, s, f.kernel, devices, -compute),
             setup_s=put_all(world.setup_s, lanes, 0.0, held & (lanes >= 0)),
             left=world.left.put(gang, reset, held),
             run_slow=put(world.run_slow, device, slow, shows),
@@ -222,7 +226,7 @@ def pace(s: ScenarioArrays, f: GangFacts, devices: Int[Array, " workers"], mine:
     exchange_s = exchange / bandwidth
 
     capacity = take(t.capacity, take(t.route_row, devices))
-    demand = instant.demand(t, w, f.kernel, f.work, devices)
+    demand = true_demand(s, f.kernel, devices, instant.demand(t, w, f.kernel, f.work, devices))
     crossed = (take(t.route_spans, devices) >> reach) & 1 > 0
     active = mine[:, None]
     compute_load = jnp.where(active, to_load(demand), 0)
@@ -267,6 +271,7 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, StartLog]:
             exchange_s=put_all(world.exchange_s, lanes, p.exchange_s, mine),
             span=put_all(world.span, lanes, p.span, mine),
             load=add_all(world.load, rows.reshape(-1), (p.compute_load + p.exchange_load).reshape(-1)),
+            kernel_load=add_load(world.kernel_load, s, f.kernel, devices, p.compute_load),
         ),
         StartLog(jnp.where(started.when, gang, -1), units * p.pace_s, jnp.where(mine, setup, 0).max()),
     )

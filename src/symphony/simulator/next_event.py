@@ -161,6 +161,7 @@ def advance_time(
         load_area=world.load_area + rate.total * dt,
         own_area=world.own_area + rate.own * dt,
         used_area=world.used_area + jnp.minimum(rate.own, 1) * dt,
+        kernel_area=world.kernel_area + world.kernel_load * LOAD_UNIT * dt,
         thinking=jnp.where(thinking >= 0, thinking - dt, thinking),
     )
     world = replace(world, thinking=jnp.where(is_kind(EVENT_THOUGHT), -1.0, world.thinking))

@@ -24,6 +24,7 @@ from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator import counters, instant_effects
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.counters import EndedWindow, Settings, read_when
+from symphony.simulator.hidden_demands import believed_load, believed_workload, declared_load
 from symphony.simulator.next_event import EVENT_WINDOW, SimulatedEvent, advance_time
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 from symphony.simulator.world import World, initial
@@ -120,12 +121,13 @@ def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None)
     """What a policy is shown; only policies with `cheats` are shown the true background."""
     core = world.core
     background, std = counters.believed(world.counters, s, core.own_reading, world.background)
+    factors = counters.believed_factors(world.counters, s)
     return Observation(
         core=replace(core, reading=background + core.own_reading),
         topology=s.topology,
-        workload=without_arrivals(s.workload),
+        workload=believed_workload(without_arrivals(s.workload), factors),
         now=world.now,
-        own_load=world.load * LOAD_UNIT,
+        own_load=believed_load(s, world.load * LOAD_UNIT, world.kernel_load * LOAD_UNIT, factors),
         background=background,
         background_std=std,
         true_background=world.background if cheats else None,
@@ -284,11 +286,17 @@ def decision_key(key: Array, number: IntScalar) -> Array:
 
 def _read(world: World, s: ScenarioArrays, when: Array, tuning: Tuning | None) -> tuple[World, None]:
     """Update the belief after a counter window."""
+    core, hidden = world.core, world.kernel_area / s.window
+    world = replace(world, kernel_area=jnp.where(when, 0.0, world.kernel_area))
+    true_own = core.own_reading
+    own = believed_load(s, true_own, hidden, counters.believed_factors(world.counters, s))
+    world = replace(world, core=replace(core, own_reading=jnp.where(when, own, true_own)))
     if not s.reads:  # without the filter, programs are far smaller
         return world, None
-    core = world.core
     runs = world.run_slow, world.run_s / s.window, world.run_uses
-    window = EndedWindow(core.windows - 1, core.reading, core.own_reading, *runs)
+    window = EndedWindow(core.windows - 1, core.reading, true_own, *runs)
+    if s.demand_factor is not None:
+        window = replace(window, hidden=hidden.sum(0), kernels=declared_load(s, hidden))
     read = read_when(when, world.counters, Settings.of(s), window, tuning)
     return replace(world, counters=read, run_slow=jnp.where(when, 0.0, world.run_slow)), None
 

@@ -62,6 +62,7 @@ class Disturbances:
     failures_per_day: float = 0.0  # of each device
     repair_s: float = 600.0
     work_noise: float = 0.05  # spread of the true amount of work about the profile
+    demand_noise: float = 0.0  # spread of the true demands about the profile: a hidden factor for each kernel
     burst: float = 0.9  # deviation of a load from time slice to time slice, relative to it
     counters: int | None = 1  # of each domain (`counted_rows.py`), which its rows share; None = one for each row
     uncounted: tuple[str, ...] = ("pcie", "device")  # domains without counters
@@ -95,6 +96,7 @@ class Scenario:
     job_slots: int = 16  # jobs in the system at once
     truth: Speeds | None = None  # true speeds of kernels; None = those of their profiles
     believed: Speeds | None = None  # initial belief about speeds that policies are shown, beside profiles
+    demand_factor: tuple[float, ...] = ()  # of each kernel: its true demands over those of its profile; () = all 1
 
     def __post_init__(self) -> None:
         _check(self)
@@ -149,7 +151,13 @@ def draw(
             failures.append(Failure(min(float(gap), limits.SECONDS), device, repair_s))
     noise = np.exp(rng.normal(0.0, d.work_noise, 127)) if d.work_noise > 0 else np.ones(1)
     noise = np.clip(noise, 1 / limits.NOISE, limits.NOISE)
-    return Scenario(topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots)
+    scenario = Scenario(
+        topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots
+    )
+    if not d.demand_noise:
+        return scenario
+    factors = np.exp(np.random.default_rng([seed, 5]).normal(0.0, d.demand_noise, len(workload.kernels)))
+    return replace(scenario, demand_factor=tuple(map(float, np.clip(factors, 1 / limits.NOISE, limits.NOISE))))
 
 
 def varied(seed: int) -> Disturbances:
@@ -247,7 +255,8 @@ def _check_seed(seed: object) -> None:
 def _check_disturbances(d: Disturbances) -> None:
     for name in ("background", "burst"):
         _check_number("disturbances", name, getattr(d, name), limits.NOISE)
-    _check_number("disturbances", "work_noise", d.work_noise, limits.WORK_NOISE)
+    for name in ("work_noise", "demand_noise"):
+        _check_number("disturbances", name, getattr(d, name), limits.WORK_NOISE)
     _check_number("disturbances", "phase_gangs", d.phase_gangs, above=True)
     _check_number("disturbances", "busy_share", d.busy_share, 1)
     _check_number("disturbances", "failures_per_day", d.failures_per_day, limits.FAILURES_PER_DAY)
@@ -318,6 +327,11 @@ def _check(s: Scenario) -> None:
         raise InputError("work_noise is empty", where=where, hint="write (1.0,) for no noise")
     for factor in s.work_noise:
         _check_number(where, "a factor of work_noise", factor, limits.NOISE, above=True)
+    if s.demand_factor and len(s.demand_factor) != len(s.workload.kernels):
+        hint = f"give one for each of the {len(s.workload.kernels)} kernels, or () for what profiles say"
+        raise InputError(f"demand_factor has {len(s.demand_factor)} factors", where=where, hint=hint)
+    for factor in s.demand_factor:
+        _check_number(where, "a factor of demand_factor", factor, limits.NOISE, above=True)
     if s.truth is not None:
         check_speeds(s.truth, s.topology, s.workload, f"{where}, truth")
     if s.believed is not None:
@@ -338,7 +352,7 @@ def _typical_gang_s(topology: Topology, workload: Workload) -> float:
 
 def calm(scenario: Scenario) -> Scenario:
     """The same scenario without tenants, failures or noise."""
-    return replace(scenario, phases=(), failures=(), work_noise=(1.0,), disturbances=CALM)
+    return replace(scenario, phases=(), failures=(), work_noise=(1.0,), disturbances=CALM, demand_factor=())
 
 
 class ScenarioArrays(eqx.Module):
@@ -370,6 +384,7 @@ class ScenarioArrays(eqx.Module):
     reads: bool = eqx.field(static=True, default=True)  # what is read changes what policies see
     truth: SpeedArrays | None = None
     believed: BeliefArrays | None = None
+    demand_factor: Float[Numeric, "*batch kernels"] | None = None  # true demands over those of profiles; None = all 1
 
 
 def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
@@ -413,7 +428,7 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         unseen=_padded(unseen(s.topology, d.counters, d.uncounted), topology.capacity.shape[0]),
         delay=np.int32(d.counter_delay),
         # A cluster that is not shared is known not to be.
-        belief=np.int32(BELIEFS.index(d.belief if s.phases else "exact")),
+        belief=np.int32(BELIEFS.index(d.belief if s.phases or s.demand_factor else "exact")),
         window=np.float64(1.0 if d.window_s is None else d.window_s),
         latency=np.float64(d.latency_s),
         offer=np.bool_(d.offer_at_windows),
@@ -423,7 +438,13 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         reads=d.belief not in ("none", "exact"),
         truth=None if s.truth is None else speed_arrays(s.truth, s.topology, s.workload),
         believed=None if s.believed is None else belief_arrays(s.believed, s.topology, s.workload),
+        demand_factor=_demand_factors(s.demand_factor, workload.time_fixed.shape[0]),
     )
+
+
+def _demand_factors(factors: tuple[float, ...], kernels: int) -> np.ndarray | None:
+    """One for each kernel with padding; None if all demands are as their profiles say."""
+    return np.array([*factors, *[1.0] * (kernels - len(factors))]) if factors else None
 
 
 def _padded(rows: np.ndarray, count: int) -> np.ndarray:
@@ -448,9 +469,9 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
         raise InputError("no scenario is given", hint="draw at least one: sy.draw(topology, workload, seed)")
     if len({id(s.topology) for s in scenarios}) > 1 and len({s.topology for s in scenarios}) > 1:
         raise InputError("scenarios of one batch must share a topology", hint="run one batch for each topology")
-    for name in ("truth", "believed"):
-        if len({getattr(s, name) is None for s in scenarios}) > 1:
-            raise InputError(f"some scenarios of a batch have `{name}` speeds and some do not", hint="run them apart")
+    for name in ("truth", "believed", "demand_factor"):
+        if len({getattr(s, name) in (None, ()) for s in scenarios}) > 1:
+            raise InputError(f"some scenarios of a batch have `{name}` and some do not", hint="run them apart")
     if len({s.disturbances.belief == "rows" for s in scenarios}) > 1:
         raise InputError("some scenarios of a batch have a filter for each row", hint="run them apart")
     return stack_arrays([scenario_arrays(s) for s in scenarios])

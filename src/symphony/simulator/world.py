@@ -51,6 +51,8 @@ class World(eqx.Module):
     load_area: Float[Array, " rows"]  # integral over this window of the total load,
     own_area: Float[Array, " rows"]  # … of the own load,
     used_area: Float[Array, " rows"]  # … and of min(1, own load)
+    kernel_load: Int[Array, "kernels rows"]  # of Symphony's own kernels whose true demands are hidden …
+    kernel_area: Float[Array, "kernels rows"]  # … and its integral; no kernels if none are
     used: Float[Array, " rows"]  # integral of min(1, own load) over all earlier windows
     counters: Counters  # readings of the loads, and the belief about them
     # the last run of a gang of one that ended on each device in this window
@@ -78,6 +80,7 @@ def initial(s: ScenarioArrays, tuning: Tuning | None = None) -> World:
     core = state.empty(s.topology, s.workload, s.job_slots)
     gangs, devices, lanes = core.status.shape[0], core.up.shape[0], core.lane_holds.shape[0]
     rows, hops = s.topology.capacity.shape[0], s.topology.route_row.shape[1]
+    hidden = 0 if s.demand_factor is None else s.workload.time_fixed.shape[0]
 
     def ints(*shape: int, fill: int = 0) -> Array:
         return jnp.full(shape, fill, jnp.int32)
@@ -111,6 +114,8 @@ def initial(s: ScenarioArrays, tuning: Tuning | None = None) -> World:
         load_area=jnp.zeros(rows),
         own_area=jnp.zeros(rows),
         used_area=jnp.zeros(rows),
+        kernel_load=ints(hidden, rows),
+        kernel_area=jnp.zeros((hidden, rows)),
         used=jnp.zeros(rows),
         counters=counters.begin(s, tuning),
         run_slow=jnp.zeros(devices),
