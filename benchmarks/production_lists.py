@@ -5,10 +5,11 @@
   of the time left by what has ended so far, the planner the index time (`training_jobs/lengths.py`).
 
 A list is a window of consecutive jobs of a trace, its gaps scaled to a load: Philly, Muri, openb (and with the GPUs of
-its list `multigpu50`, which has no times, in random order), Pollux, Shockwave, Gavel's list of Philly arrivals, Helios's arrivals with
-Philly's jobs, and jobs drawn with Seren's moments (acme). Clusters: GPUs alike (24, 64) and unlike (gpu24, where each virtual cluster,
-model or queue has the speeds of one of Gavel's models). For each list: mean completion and p99 of slow-down of the
-planner over those of the best heuristic of that list, which may be two. Seeds below 100 were looked at while tuning.
+its list `multigpu50`, which has no times, in random order), Pollux, Shockwave, Gavel's list of Philly arrivals,
+Helios's arrivals with Philly's jobs, and jobs drawn with the moments of Seren (acme). Clusters: GPUs alike (24, 64)
+and unlike (gpu24, where each virtual cluster, model or queue has the speeds of one of Gavel's models). For each list:
+mean completion and p99 of slow-down of the planner over those of the best heuristic of that list, which may be two.
+Seeds below 100 were looked at while tuning.
 
 Unfair to all: jobs are cut at four days, so that a run ends; jobs wider than the cluster are left out. Alibaba's trace
 of 2020 has no list of jobs.
@@ -219,7 +220,7 @@ def main() -> None:
     options_parser.add_argument("--clusters", nargs="+", default=("alike-24", "gpu24", "alike-64"))
     options_parser.add_argument("--loads", type=float, nargs="+", default=LOADS)
     options_parser.add_argument("--policies", nargs="+", choices=RIVALS, help="of the heuristics, these only")
-    options_parser.add_argument("--batch", type=int, default=16, help="lists in one call of the simulator")
+    options_parser.add_argument("--batch", type=int, default=1, help="lists in one call of the simulator")
     options = options_parser.parse_args()
     if options.quick:
         compile_quickly()

@@ -16,8 +16,8 @@ Moving a running job costs its checkpoint: a job elsewhere is worth less, by tha
 to stay (`horizon_s`). Between rounds no running job is moved to other GPUs.
 
 No job waits without bound. Jobs that have waited for `patience_s` and PAYBACK times as long as they still need come
-first, the longest wait first, on up to OVERDUE_SHARE of the GPUs. Running for one second makes up for PAYBACK seconds of
-waiting, and an overdue job keeps its place until half of its waiting is made up for.
+first, the longest wait first, on up to OVERDUE_SHARE of the GPUs. Running for one second makes up for PAYBACK seconds
+of waiting, and an overdue job keeps its place until half of its waiting is made up for.
 
 Speeds are those of `Observation.believed`. Sharing counts as `caution` deviations worse than believed, so that
 uncertain pairs do not share. Without beliefs, speeds are those of the profiles, and no GPU is shared. Gangs of several
