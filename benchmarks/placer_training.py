@@ -1,4 +1,4 @@
-"""Training of `training_jobs/placer.py` on episodes of rounds, in worlds drawn from the belief.
+"""Training of `placer.py` on episodes of rounds, in worlds drawn from the belief.
 
 Three methods (`train(how=…)`):
 
@@ -30,10 +30,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from symphony.problem.errors import InputError
-from symphony.problem.speeds import PACKED, SPREAD
-from symphony.training_jobs.beliefs import NO_NEIGHBOUR, Beliefs, SpeedQuery
-from symphony.training_jobs.placer import (
+from benchmarks.placer import (
     MASKED_LOGIT,
     UNTRAINED_SHARPNESS,
     RoundAllocation,
@@ -42,6 +39,9 @@ from symphony.training_jobs.placer import (
     apply_action,
     network,
 )
+from symphony.problem.errors import InputError
+from symphony.problem.speeds import PACKED, SPREAD
+from symphony.training_jobs.beliefs import NO_NEIGHBOUR, Beliefs, SpeedQuery
 from symphony.training_jobs.planner import RESIDUAL_DECAY
 
 TRAINING_METHODS = ("actor-critic", "meta", "history")

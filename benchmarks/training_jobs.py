@@ -29,7 +29,6 @@ from rich.console import Console
 from rich.table import Table as Printed
 
 from benchmarks.common import before, data, gather, in_parts, parser
-from benchmarks.exploration import EXPLORATION_METHODS
 from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
 from benchmarks.training_bound import bound_s
 from symphony import baselines
@@ -42,7 +41,6 @@ from symphony.simulator.scenarios import CALM, Scenario, draw
 from symphony.training_jobs import performance_model
 from symphony.training_jobs.beliefs import NO_NEIGHBOUR, JobDescriptions, SpeedQuery
 from symphony.training_jobs.closed_loop import ClosedLoopRun, run
-from symphony.training_jobs.exploration import Exploration
 from symphony.training_jobs.ground_truth import DOUBTFUL_MODELS, MeasuredSpeeds, measured
 from symphony.training_jobs.job_features import estimate_kept_speed, estimate_step_s, gpu_features, job_features
 from symphony.training_jobs.measured_jobs import MeasuredJobs, describe_jobs, drawn, listed, sharable
@@ -55,7 +53,7 @@ SECTIONS = ("gavel", "drawn", "calibration", "scale")
 LOADS = (0.9, 2.0, 4.0)  # of what the cluster sustains if jobs do not share; lists are short, so that all end
 ROUNDS = replace(CALM, window_s=ROUND_S, offer_at_windows=True)
 OURS = "planner"
-TRUTH, BOUND = f"{OURS}, knows the truth", "nobody can be below"
+TRUTH, GUESSES, BOUND = f"{OURS}, knows the truth", f"{OURS}, guesses", "nobody can be below"
 GAVELS = ("max-min-fairness", "max-sum-throughput", "min-total-duration", "finish-time-fairness")
 RIVALS = (*GAVELS, *(f"{name}-packed" for name in GAVELS), "allox", "srtf", "las", "tiresias", "optimus", "tetris",
           "drf", "least-interference", "load-balancing", "fifo-passing")  # fmt: skip
@@ -133,31 +131,24 @@ def knowing(scenario: Scenario, made: MeasuredJobs) -> Scenario:
     return replace(scenario, believed=replace(made.truth, beside=beside))
 
 
-def planner(settings: Sequence[str], how: str = "") -> Planner:
-    """Ours, with settings as `name=value`; `how` it explores, if that is to be compared."""
-    given = dict(setting.split("=") for setting in settings)
-    explores = how or given.pop("explore", Planner().exploration.how)
-    numbers = {name: float(value) for name, value in given.items() if name != "explore"}
-    return Planner(exploration=Exploration(explores), **numbers)  # type: ignore[arg-type]
+def planner(settings: Sequence[str]) -> Planner:
+    """Ours, with settings as `name=value`."""
+    return Planner(**{name: float(value) for name, value in (setting.split("=") for setting in settings)})  # type: ignore[arg-type]
 
 
 def in_the_loop(name: str, settings: Sequence[str], scenario: Scenario, made: MeasuredJobs) -> ClosedLoopRun:
-    """One run of ours (as it is, by how it explores, by guesses, told the truth) or of a rival."""
+    """One run of ours (as it is, by guesses, told the truth) or of a rival."""
     described = describe_jobs(made, scenario.topology)
     if not name.startswith(OURS):
         return run(scenario, baselines.named(name), described)
     if name == TRUTH:
-        return run(knowing(scenario, made), planner(settings, "none"), described, learns=False)
-    how = name.removeprefix(OURS).removeprefix(", ")
-    if how == "guesses":
-        return run(scenario, planner(settings, "none"), described, learns=False)
-    return run(scenario, planner(settings, how), described)
+        return run(knowing(scenario, made), planner(settings), described, learns=False)
+    return run(scenario, planner(settings), described, learns=name == OURS)
 
 
 def unknown(options: Any) -> Iterator[Figures]:
     """One load and seed after the other, all policies; but for what has been measured."""
-    explored = (f"{OURS}, {how}" for how in (*EXPLORATION_METHODS, "guesses"))
-    names: Sequence[str] = (BOUND, OURS) if options.quick else (BOUND, OURS, TRUTH, *explored, *RIVALS)
+    names: Sequence[str] = (BOUND, OURS) if options.quick else (BOUND, OURS, TRUTH, GUESSES, *RIVALS)
     names = [name for name in names if not options.policies or name in options.policies]
     known = {(row["load"], row["seed"], row["policy"]) for row in options.before}
     first, count = options.first_seed, 1 if options.quick else options.seeds

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,10 @@ from rich.console import Console
 
 from benchmarks import placer_training
 from benchmarks.common import before, gather, in_parts, parser
+from benchmarks.placer import LearnedPlanner, Placer, network
 from benchmarks.training_jobs import OURS, Figures, by_load, figures, planner, unknown_case
 from symphony.training_jobs.closed_loop import run
 from symphony.training_jobs.measured_jobs import describe_jobs
-from symphony.training_jobs.placer import Placer, network
 from tests.compiling import compile_quickly
 
 SECTIONS = ("collect", "train", "policies")
@@ -93,7 +92,7 @@ def policies(options: Any) -> Iterator[Figures]:
     # Plans are made on the host: one placer with other weights is one compiled program for all.
     placer = Placer(made[UNTRAINED])
     exact = planner(options.planner)
-    learned = replace(exact, placer=placer)
+    learned = LearnedPlanner(planner=exact, placer=placer)
     known = {(row["load"], row["seed"], row["policy"]) for row in options.before}
     seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
     names = [name for name in (OURS, *made) if not options.policies or name in options.policies]

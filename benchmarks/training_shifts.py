@@ -3,7 +3,7 @@
 - *families*: all that comes in the second half of a list is of families that were not there before.
 - *mix*: half of the families stop coming.
 - *lost*, *added*: the P100s go down for good when half the list has come; the V100s come up only then.
-- *samples*: what is left of the quality if only a part of the reports is heard, by how the planner explores.
+- *samples*: what is left of the quality if only a part of the reports is heard.
 
 For each shift: mean completion of the jobs that come after it, and *recovery*: rounds, placements and jobs from the
 shift until reports are off by no more than half again what they were off by before it (the mean of three rounds).
@@ -26,7 +26,6 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.common import before, gather, in_parts, parser
-from benchmarks.exploration import EXPLORATION_METHODS
 from benchmarks.training_jobs import (
     OURS,
     TRUTH,
@@ -116,14 +115,14 @@ def seeds(options: Any) -> range:
 
 
 def samples(options: Any) -> Iterator[Figures]:
-    """Parts of the reports, for each way to explore; no shift."""
+    """Parts of the reports; no shift."""
     known = {(row["seed"], row["policy"], row["heard"]) for row in options.before}
-    cases = [(s, h, p) for s in seeds(options) for h in options.explore for p in HEARD]
-    for seed, how, part in ((s, h, p) for s, h, p in cases if (s, f"{OURS}, {h}", p) not in known):
+    cases = [(s, p) for s in seeds(options) for p in HEARD]
+    for seed, part in ((s, p) for s, p in cases if (s, OURS, p) not in known):
         scenario, made = unknown_case(seed, 2, options.jobs, options.load)
         described = describe_jobs(made, scenario.topology)
-        out = run(scenario, planner(options.planner, how), described, spoil=some(part, seed))
-        yield {"seed": seed, "policy": f"{OURS}, {how}", "heard": part, **figures(out, scenario)}
+        out = run(scenario, planner(options.planner), described, spoil=some(part, seed))
+        yield {"seed": seed, "policy": OURS, "heard": part, **figures(out, scenario)}
 
 
 def some(part: float, seed: int) -> Callable[[SpeedReport], list[SpeedReport]]:
@@ -181,15 +180,12 @@ def main() -> None:
     in_parts(options_parser)
     options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
     options_parser.add_argument("--load", type=float, default=2.0, help="of what the cluster sustains")
-    options_parser.add_argument(
-        "--explore", nargs="+", choices=EXPLORATION_METHODS, default=EXPLORATION_METHODS, help="of *samples*"
-    )
     options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
     options_parser.add_argument("--policies", nargs="+", help="run these only, after shifts")
     options_parser.add_argument("--plot", type=Path, metavar="FILE", help="draw regret over time (SVG, PNG)")
     options = options_parser.parse_args()
     if options.quick:
-        options.jobs, options.explore = options.jobs // 4, options.explore[:1]
+        options.jobs = options.jobs // 4
         options.policies = options.policies or (TRUTH, OURS)  # each rival is a program more
         options.only = options.only[:1]
     console = Console()

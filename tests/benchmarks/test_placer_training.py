@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import placer_training
+from benchmarks.placer import network
 from benchmarks.placer_training import (
     DISCOUNT,
     ROUND_S,
@@ -22,7 +23,6 @@ from benchmarks.placer_training import (
 )
 from symphony.problem.errors import InputError
 from symphony.training_jobs.beliefs import Beliefs, JobDescriptions
-from symphony.training_jobs.placer import network
 
 pytestmark = pytest.mark.slow  # only the benchmark trains it
 

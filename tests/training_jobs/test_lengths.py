@@ -9,6 +9,7 @@ import pytest
 from symphony.baselines.preemptive import Srtf
 from symphony.simulator.run import simulate
 from symphony.training_jobs.lengths import (
+    LengthLearner,
     UnknownLengths,
     add_lengths,
     groups,
@@ -34,6 +35,20 @@ def test_the_longer_a_heavy_tailed_job_has_run_the_longer_it_will() -> None:
     assert (np.diff(mean) > 0).all() and (np.diff(index) > 0).all()
     exact = [np.mean(drawn[drawn > a] - a) for a in (100.0, 1000.0)]
     assert mean[:2] == pytest.approx(exact, rel=0.15)
+
+
+def test_real_runs_learn_the_same() -> None:
+    rng = np.random.default_rng(1)
+    lengths, attained = rng.lognormal(6, 2, 60), [0.0, 40.0, 3000.0]
+    rows = groups(jnp.zeros(60, int), jnp.ones(60, int))
+    counts = add_lengths(no_lengths(), rows, jnp.asarray(lengths), jnp.ones(60, bool))
+    present = hazards(counts, groups(jnp.zeros(3, int), jnp.ones(3, int)), jnp.asarray(attained), jnp.ones(3, bool))
+    learner = LengthLearner()
+    for seconds in lengths:
+        learner.ended("a", 1, float(seconds))
+    assert learner.index_s([("a", 1, s) for s in attained]) == pytest.approx(
+        np.asarray(time_left_s(present, jnp.asarray(attained))[1]), rel=1e-4
+    )
 
 
 def test_jobs_of_one_length_are_known_after_a_few() -> None:

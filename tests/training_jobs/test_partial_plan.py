@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.exploration import with_one_more
 from symphony.training_jobs import planner
 from symphony.training_jobs.partial_plan import EMPTY_GPU, UNSHARABLE_GPU, GpuOccupancy, PartialPlan
 from symphony.training_jobs.planner import Planner, progress_weights
@@ -46,6 +45,15 @@ def test_a_gang_goes_to_the_machine_with_just_enough() -> None:
     assert o.on_one_machine(0, 2).tolist() == [0, 1]
 
 
+def worth_with(board: PartialPlan, row: int) -> np.ndarray:
+    """Value of every device with one more row; -inf without room."""
+    free = board.on < 0
+    rows = board.on.copy()
+    rows[np.arange(len(rows)), np.argmax(free, axis=1)] = row
+    able = (board.room > 0) & free.any(axis=1) & (board.p.rate[row, board.kind] > 0)
+    return np.where(able, board.worth(rows, np.arange(len(rows))), -np.inf)
+
+
 def test_a_greedy_plan_finds_the_place_that_a_look_at_all_gpus_finds(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Job after job, on a board that fills up."""
     rng = np.random.default_rng(2)
@@ -56,7 +64,7 @@ def test_a_greedy_plan_finds_the_place_that_a_look_at_all_gpus_finds(monkeypatch
     p = p._replace(kernel=np.arange(30) % 4)
     board = PartialPlan(p, SeatAllocation(p), progress_weights(p), 1800.0)
     for row in range(30):
-        gain = with_one_more(board, row) - board.value
+        gain = worth_with(board, row) - board.value
         devices, found = board.best_place(row)
         assert np.isclose(found, max(0.0, gain.max()))
         if devices:

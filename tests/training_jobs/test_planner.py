@@ -7,7 +7,7 @@ import pytest
 
 from symphony.problem.errors import InputError
 from symphony.testing import check_policy
-from symphony.training_jobs.planner import Planner, progress_weights
+from symphony.training_jobs.planner import PAYBACK, Planner, progress_weights
 from symphony.training_jobs.round_planning import PlanInputs
 from tests.baselines.cheap import cheap_scenario
 from tests.policies.pictures import picture
@@ -76,10 +76,11 @@ def test_between_rounds_nobody_is_moved() -> None:
 
 
 def test_who_has_waited_too_long_comes_first() -> None:
-    """A long job would never run beside an endless stream of short ones."""
-    jobs = {"left": [1e6, 10.0, 10.0], "rate": [[1.0]] * 3, "kinds": [0]}
-    assert 0 not in placed(picture(**jobs, waited_s=[1000.0, 0.0, 0.0]), Planner(patience_s=2000.0))
-    assert placed(picture(**jobs, waited_s=[1900.0, 0.0, 0.0]), Planner(patience_s=2000.0)) == {0: [0]}
+    """A long job would never run beside an endless stream of short ones. The longer it is, the longer it may wait."""
+    jobs = {"left": [1e4, 10.0, 10.0], "rate": [[1.0]] * 3, "kinds": [0]}
+    bound_s = 2000.0 + PAYBACK * 1e4
+    for before, first in ((bound_s - 1000.0, False), (bound_s - 100.0, True)):  # and the round of 360 s
+        assert (0 in placed(picture(**jobs, waited_s=[before, 0.0, 0.0]), Planner(patience_s=2000.0))) == first
     rare = picture(**jobs)._replace(since_s=np.asarray(1e6), age_s=np.asarray([360.0, 10.0, 10.0]))
     assert 0 not in placed(rare, Planner(patience_s=2000.0))  # it was not there at the plan before
 

@@ -23,7 +23,6 @@ from symphony.problem.defaults import LIVE_POLICY, SHIPPED
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.policy import Policy
 from symphony.training_jobs.beliefs import Beliefs
-from symphony.training_jobs.exploration import Exploration
 from symphony.training_jobs.forecast import ClusterNow, JobNow, RecentArrivals, forecast
 from symphony.training_jobs.job_forecast import JobForecast
 from symphony.training_jobs.planner import Planner
@@ -40,7 +39,6 @@ __all__ = [
     "Budgeted",
     "ClusterNow",
     "DecisionExplanation",
-    "Exploration",
     "JobForecast",
     "JobNow",
     "LateBinding",

@@ -297,6 +297,7 @@ def training(
     checkpoint_s: float = 0.0,
     restore_s: float = 0.0,
     every_s: float = CHECKPOINT_INTERVAL_S,
+    exact: bool = True,
     timeout_s: float = math.inf,
     retries: int = 2,
     cores: int = 1,
@@ -318,7 +319,7 @@ def training(
 
     With `workers` > 1, that many workers call it at the same time, each on its own device: `job.rank`, `job.size`. The
     last `servers` of them are parameter servers (`job.is_server`). The value is what rank 0 returns. `retries` bounds
-    consecutive lost runs that saved no checkpoint.
+    consecutive lost runs that saved no checkpoint. `exact=False`: the function may return before it has done all steps.
     """
 
     def make(function: Callable[..., Any]) -> KernelFunction:
@@ -330,7 +331,7 @@ def training(
                 where=f"training job {name or function.__name__!r}",
                 hint=f"write def {function.__name__}(job, …): the handle has steps, checkpoints and the rank",
             )
-        numbers = (servers, batch, parameters, operations, checkpoint_s, restore_s, every_s)
+        numbers = (servers, batch, parameters, operations, checkpoint_s, restore_s, every_s, exact)
         options = KernelOptions(
             timeout_s,
             retries,

@@ -72,6 +72,7 @@ class TrainingSpec(Message):
     checkpoint_s: float = Field(0.0, ge=0, le=limits.SECONDS)
     restore_s: float = Field(0.0, ge=0, le=limits.SECONDS)
     every_s: float = Field(600.0, gt=0, le=limits.SECONDS)
+    exact: bool = True
 
     def training(self) -> Training:
         return Training(**self.model_dump())

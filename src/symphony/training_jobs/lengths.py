@@ -10,11 +10,14 @@ longer it is likely to run on, and no single number says what is left. Two are u
   next span to the probability that the job ends in it. On one machine, running the job of the least index time first
   minimises the mean completion time. The planner is shown this one. For a job of known length it is the time left.
 
-`UnknownLengths` hides the number of units from any policy and shows it one of the two instead.
+`UnknownLengths` hides the number of units from any policy and shows it one of the two instead. `LengthLearner` is the
+same model for real runs, in NumPy (`xp` is either library).
 """
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,11 +55,11 @@ def no_lengths() -> LengthCounts:
     return LengthCounts(zero, zero)
 
 
-def groups(kernel: Array, workers: Array) -> Int[Array, "jobs 3"]:
+def groups(kernel: Any, workers: Any, xp: Any = jnp) -> Int[Array, "jobs 3"]:
     """Rows of the tables for jobs, from the widest group to the narrowest."""
     kernel = kernel % KERNELS
-    width = jnp.clip(jnp.log2(jnp.maximum(workers, 1)).astype(jnp.int32), 0, WIDTHS - 1)
-    return jnp.stack([0 * kernel, 1 + kernel, 1 + KERNELS + kernel * WIDTHS + width], axis=1)
+    width = xp.clip(xp.log2(xp.maximum(workers, 1)).astype(xp.int32), 0, WIDTHS - 1)
+    return xp.stack([0 * kernel, 1 + kernel, 1 + KERNELS + kernel * WIDTHS + width], axis=1)
 
 
 def add_lengths(counts: LengthCounts, rows: Array, seconds: Array, when: Array) -> LengthCounts:
@@ -70,29 +73,57 @@ def add_lengths(counts: LengthCounts, rows: Array, seconds: Array, when: Array) 
 def hazards(counts: LengthCounts, rows: Array, attained_s: Array, present: Array) -> Float[Array, "jobs bins"]:
     """The probability of each job to end in a bin, if it comes to it. Present jobs count as far as they have come."""
     passed = ((jnp.arange(BINS) < _bin(attained_s)[:, None]) & present[:, None]).astype(float)
-    reached = counts.reached.at[rows].add(passed[:, None])
-    hazard = jnp.full(passed.shape, PRIOR_HAZARD)
+    return _shrunk(counts.ended, counts.reached.at[rows].add(passed[:, None]), rows)
+
+
+def _shrunk(ended: Any, reached: Any, rows: Any) -> Any:
+    """The posterior mean of the hazards of each group, around those of the group before."""
+    hazard = PRIOR_HAZARD
     for level, weight in enumerate(PRIOR_JOBS):
         row = rows[:, level]
-        hazard = (counts.ended[row] + weight * hazard) / (reached[row] + weight)
+        hazard = (ended[row] + weight * hazard) / (reached[row] + weight)
     return hazard
 
 
-def time_left_s(hazard: Array, attained_s: Array) -> tuple[Array, Array]:
+def time_left_s(hazard: Any, attained_s: Any, xp: Any = jnp) -> tuple[Any, Any]:
     """Mean time left of each job, and its index time. Within a bin, all ends are equally likely."""
-    bins, at = jnp.arange(BINS), _bin(attained_s)[:, None]
-    share = jnp.clip((attained_s[:, None] - LOWER_S) / (UPPER_S - LOWER_S), 0.0, 0.999)
-    share = jnp.where(bins == at, share, 0.0)  # of the present bin that has passed
-    hazard = jnp.where(bins < at, 0.0, hazard * (1 - share) / (1 - hazard * share))
-    width = jnp.where(bins < at, 0.0, (UPPER_S - LOWER_S) * (1 - share))
-    comes = jnp.cumprod(1 - hazard, axis=1) / (1 - hazard)  # probability to come to a bin
-    ends, spent = jnp.cumsum(comes * hazard, axis=1), jnp.cumsum(comes * width * (1 - hazard / 2), axis=1)
-    ratio = jnp.where((bins >= at) & (ends > 0), spent / jnp.where(ends > 0, ends, 1.0), jnp.inf)
+    bins, at = xp.arange(BINS), _bin(attained_s, xp)[:, None]
+    share = xp.clip((attained_s[:, None] - LOWER_S) / (UPPER_S - LOWER_S), 0.0, 0.999)
+    share = xp.where(bins == at, share, 0.0)  # of the present bin that has passed
+    hazard = xp.where(bins < at, 0.0, hazard * (1 - share) / (1 - hazard * share))
+    width = xp.where(bins < at, 0.0, (UPPER_S - LOWER_S) * (1 - share))
+    comes = xp.cumprod(1 - hazard, axis=1) / (1 - hazard)  # probability to come to a bin
+    ends, spent = xp.cumsum(comes * hazard, axis=1), xp.cumsum(comes * width * (1 - hazard / 2), axis=1)
+    ratio = xp.where((bins >= at) & (ends > 0), spent / xp.where(ends > 0, ends, 1.0), xp.inf)
     return spent[:, -1], ratio.min(axis=1)
 
 
-def _bin(seconds: Array) -> Array:
-    return jnp.minimum(jnp.searchsorted(jnp.asarray(UPPER_S), seconds, side="right"), BINS - 1)
+def _bin(seconds: Any, xp: Any = jnp) -> Any:
+    return xp.minimum(xp.searchsorted(xp.asarray(UPPER_S), seconds, side="right"), BINS - 1)
+
+
+class LengthLearner:
+    """Learns the lengths of jobs that have ended, and estimates what is left of others."""
+
+    def __init__(self) -> None:
+        self._ended, self._reached = np.zeros((2, 1 + KERNELS * (1 + WIDTHS), BINS))
+
+    def ended(self, kind: str, workers: int, seconds: float) -> None:
+        """A job of this kind and width has ended after so many seconds."""
+        (rows,), at = self._rows([(kind, workers, seconds)]), _bin(seconds, np)
+        self._ended[rows, at] += 1
+        self._reached[rows, : at + 1] += 1
+
+    def index_s(self, jobs: Sequence[tuple[str, int, float]]) -> np.ndarray:
+        """Index times of all present jobs: kind, width and seconds so far of each."""
+        rows, attained_s = self._rows(jobs), np.asarray([seconds for _, _, seconds in jobs], float)
+        reached = self._reached.copy()
+        np.add.at(reached, rows, (np.arange(BINS) < _bin(attained_s, np)[:, None]).astype(float)[:, None])
+        return np.asarray(time_left_s(_shrunk(self._ended, reached, rows), attained_s, np)[1])
+
+    def _rows(self, jobs: Sequence[tuple[str, int, float]]) -> np.ndarray:
+        kernel = np.asarray([zlib.crc32(kind.encode()) for kind, _, _ in jobs])
+        return np.asarray(groups(kernel, np.asarray([workers for _, workers, _ in jobs]), np))
 
 
 def check_trackable(job_slots: int, gangs: int) -> None:

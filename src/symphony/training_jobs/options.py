@@ -28,6 +28,7 @@ class Training:
     checkpoint_s: float = 0.0  # to write a checkpoint …
     restore_s: float = 0.0  # … and to read it back
     every_s: float = 600.0  # between checkpoints that the scheduler did not request
+    exact: bool = True  # False: it may end before `steps`; what is left is learned from jobs that have ended
 
     def __post_init__(self) -> None:
         if not units.is_whole(self.steps, 1, MAX_STEPS):

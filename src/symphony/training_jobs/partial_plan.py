@@ -113,11 +113,6 @@ class PartialPlan:
         for device in range(len(self.kind)):
             self._update_occupancy(device)
 
-    def use_beliefs(self, p: PlanInputs) -> None:
-        """Replace the believed speeds; placements stay."""
-        self.p = p
-        self.value = self.worth(self.on, np.arange(len(self.kind)))
-
     def _update_occupancy(self, device: int) -> None:
         if self.room[device] <= 0:
             return self.openings.update(device, UNSHARABLE_GPU, 0.0)

@@ -11,14 +11,13 @@ otherwise the job that finishes soonest comes first.
    where it adds most value, alone or beside another.
 3. *Displacement*: jobs that still wait take the place of running jobs with more time left, if that pays
    (`displacement.py`). Where all GPUs are alike and nothing shares, this and 2 are the whole plan.
-4. *Exploration*: a few jobs try GPUs where they may be faster than believed (`exploration.py`).
 
 Moving a running job costs its checkpoint: a job elsewhere is worth less, by that time over the time that it is likely
 to stay (`horizon_s`). Between rounds no running job is moved to other GPUs.
 
-No job waits without bound. Jobs that have waited for `patience_s` come first, the longest wait first, on up to
-OVERDUE_SHARE of the GPUs. Running for one second makes up for PAYBACK seconds of waiting, and an overdue job keeps its
-place until half of its waiting is made up for.
+No job waits without bound. Jobs that have waited for `patience_s` and PAYBACK times as long as they still need come
+first, the longest wait first, on up to OVERDUE_SHARE of the GPUs. Running for one second makes up for PAYBACK seconds
+of waiting, and an overdue job keeps its place until half of its waiting is made up for.
 
 Speeds are those of `Observation.believed`. Sharing counts as `caution` deviations worse than believed, so that
 uncertain pairs do not share. Without beliefs, speeds are those of the profiles, and no GPU is shared. Gangs of several
@@ -33,9 +32,7 @@ import numpy as np
 from symphony.problem.errors import InputError
 from symphony.training_jobs.assignment import assign
 from symphony.training_jobs.displacement import displace
-from symphony.training_jobs.exploration import Exploration, explore
 from symphony.training_jobs.partial_plan import PartialPlan, largest_machine
-from symphony.training_jobs.placer import Placer
 from symphony.training_jobs.round_planning import (
     ABSENT,
     RUNS,
@@ -50,7 +47,6 @@ from symphony.training_jobs.round_planning import (
 MAX_EXACT_JOBS = 128  # up to which plans are exact
 OVERDUE_SHARE = 0.25  # of the GPUs: at most so many come first for jobs that have waited too long, or one such job
 PAYBACK = 4.0  # seconds of waiting that one second of running makes up for
-RESIDUAL_DECAY = 0.3  # weight of the newest round in the moving average of residuals
 
 
 def min_remaining_s(p: PlanInputs) -> np.ndarray:
@@ -90,7 +86,8 @@ def progress_weights(p: PlanInputs) -> np.ndarray:
 
 def overdue_rows(p: PlanInputs, waited_s: np.ndarray, patience_s: float) -> np.ndarray:
     """The rows that come first because they have waited too long [M]."""
-    late = np.where(p.standing == RUNS, waited_s > patience_s / 2, (p.standing == WAITS) & (waited_s > patience_s))
+    bound_s = patience_s + PAYBACK * min_remaining_s(p)
+    late = np.where(p.standing == RUNS, waited_s > bound_s / 2, (p.standing == WAITS) & (waited_s > bound_s))
     ranked = np.lexsort((p.job, -np.where(late, waited_s, 0.0)))
     gpus = np.cumsum(np.where(late, p.workers, 0)[ranked])
     first = np.zeros(len(late), bool)
@@ -106,80 +103,78 @@ class Planner(HostPlanner):
     # `caution` was chosen on the tuning seeds of `benchmarks.training_jobs`.
     horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay on its devices
     caution: float = eqx.field(default=4.0, static=True)  # deviations below belief, at which sharing counts
-    exploration: Exploration = eqx.field(default=Exploration(), static=True)
-    placer: Placer | None = eqx.field(default=None, static=True)  # replaces the integer program
 
     def __check_init__(self) -> None:
         """Raise InputError for settings out of range."""
-        self.exploration.check()
         if not self.caution >= 0:
             raise InputError(f"caution is {self.caution!r}", where="Planner", hint="write a number, 0 or more")
         if not 0 <= self.tails <= 1:
             raise InputError(f"tails is {self.tails!r}", where="Planner", hint="write a number from 0 to 1")
 
     def sizes(self, kinds: int) -> tuple[int, int]:
-        """Columns of the book: waiting time (and `speed_residuals`); of the memo: number of trials so far."""
-        return 1 if self.placer is None else 3, 1
+        """Columns of the book: the waiting time. Nothing is in the memo."""
+        return 1, 0
 
     @property
     def displaces(self) -> bool:
         """Between rounds, jobs may take the place of others (`displacement.py`)."""
-        return self.placer is None
+        return True
 
     def plan(self, inputs: PlanInputs) -> RoundPlan:
         """Place all jobs at the end of a round; in between, only waiting ones."""
+        return finished(*self.arranged(inputs))
+
+    def arranged(self, inputs: PlanInputs) -> tuple[PartialPlan, np.ndarray]:
+        """The plan before it is carried out, and the rows in the order of placement."""
+        board, order, tier = self.opened(inputs)
+        p = board.p
+        alike = not board.shares and len(set(p.kind[p.up].tolist())) <= 1
+        if not p.boundary or alike:
+            keep_running(board)
+        elif len(order) <= MAX_EXACT_JOBS:
+            for rows in by_tier(order, tier):
+                for row, devices in assign(board, rows).items():
+                    board.put(row, devices)
+        board.place_all(int(row) for row in order)
+        displace(board, order, tier, self.tails)
+        return board, order
+
+    def opened(self, inputs: PlanInputs) -> tuple[PartialPlan, np.ndarray, np.ndarray]:
+        """A plan without placements, the rows that may be placed in their order, and the tier of every row [M]."""
         # The best of hundreds of pairs is likely to be one whose speed is overestimated.
         kept = inputs.beside * np.exp(-self.caution * inputs.beside_std)
         p = inputs._replace(rate=attainable_speeds(inputs), beside=kept)
-        seats = SeatAllocation(p)
         waited = p.book[:, 0]
         # The previous plan may be days old, so the waiting time since then is bounded by the age of the job.
         waited += np.where(p.standing == WAITS, np.minimum(p.since_s, p.age_s), -PAYBACK * p.ran_s)
         np.maximum(waited, 0.0, out=waited)
-        board = PartialPlan(p, seats, progress_weights(p), self.horizon_s)
+        board = PartialPlan(p, SeatAllocation(p), progress_weights(p), self.horizon_s)
         overdue = overdue_rows(p, waited, self.patience_s)
         tier = 2 * p.priority + overdue
         soonest = min_remaining_s(p)
         with np.errstate(invalid="ignore"):
             # Between the shortest time and the fewest GPU-seconds: the former is better for slow-downs.
             order = np.lexsort((p.job, soonest * np.sqrt(np.maximum(p.workers, 1)), -waited * overdue, -tier))
-        order = order[np.isin(p.standing[order], (WAITS, RUNS)) & np.isfinite(soonest[order])]
-        alike = self.placer is None and not board.shares and len(set(p.kind[p.up].tolist())) <= 1
-        if not p.boundary or alike:
-            for row in rows_of(p.standing == RUNS):
-                board.put(row, seats.where(row))
-            # A job that was preempted to be moved waits while it is saved. Its devices are reserved.
-            for row, devices in seats.promised().items():
-                if np.isfinite(soonest[row]) and (board.room[list(devices)] > 0).all():
-                    board.put(row, devices)
-        elif self.placer is not None or len(order) <= MAX_EXACT_JOBS:
-            residual = speed_residuals(p, seats) if self.placer is not None else np.zeros(0)
-            for rows in (order[tier[order] == t] for t in sorted(set(tier[order].tolist()), reverse=True)):
-                made = assign(board, rows) if self.placer is None else self.placer.assign(board, rows, residual)
-                for row, devices in made.items():
-                    board.put(row, devices)
-        if not (p.boundary and self.placer):
-            board.place_all(int(row) for row in order)
-        if self.placer is None:
-            displace(board, order, tier, self.tails)
-        if p.boundary and self.exploration.how != "none":
-            board.use_beliefs(p._replace(beside=inputs.beside))
-            p.memo[0] += len(explore(board, self.exploration, int(p.seed)))
-        for row, devices in board.at.items():
-            seats.take([row], devices)
-        return seats.plan([int(r) for r in order if int(r) in board.at], p.book, p.memo)
+        return board, order[np.isin(p.standing[order], (WAITS, RUNS)) & np.isfinite(soonest[order])], tier
 
 
-def speed_residuals(p: PlanInputs, seats: SeatAllocation) -> np.ndarray:
-    """Moving average of log(observed / believed speed) of each row [M], kept in the book with the units left."""
-    before, residual = p.book[:, 1], p.book[:, 2]
-    for row in rows_of((p.standing == RUNS) & (before > p.left) & (p.ran_s > 0)):
-        here = seats.where(row)
-        others = {int(r) for r in seats.holder[np.isin(p.lane_device, here)]} - {row, -1}
-        kept = [p.beside[p.kernel[row], p.kernel[other], p.kind[here[0]]] for other in others] if len(p.beside) else []
-        believed = p.rate[row, p.kind[here[0]]] * float(np.prod(kept)) * p.ran_s[row]
-        if believed > 0:
-            off = float(np.clip(np.log((before[row] - p.left[row]) / believed), -1, 1))
-            residual[row] += RESIDUAL_DECAY * (off - residual[row])
-    before[:] = p.left
-    return residual
+def by_tier(order: np.ndarray, tier: np.ndarray) -> list[np.ndarray]:
+    """Rows in an order, split by tier, the highest first."""
+    return [order[tier[order] == t] for t in sorted(set(tier[order].tolist()), reverse=True)]
+
+
+def keep_running(board: PartialPlan) -> None:
+    """Leave running rows where they are."""
+    for row in rows_of(board.p.standing == RUNS):
+        board.put(row, board.seats.where(row))
+    # A job that was preempted to be moved waits while it is saved. Its devices are reserved.
+    for row, devices in board.seats.promised().items():
+        if (board.p.rate[row] > 0).any() and (board.room[list(devices)] > 0).all():
+            board.put(row, devices)
+
+
+def finished(board: PartialPlan, order: np.ndarray) -> RoundPlan:
+    """The plan to carry out."""
+    for row, devices in board.at.items():
+        board.seats.take([row], devices)
+    return board.seats.plan([int(r) for r in order if int(r) in board.at], board.p.book, board.p.memo)

@@ -190,12 +190,12 @@ class Place:
         checkpoints, left_s = CheckpointFolders(folder, keep=keep), [-math.inf] * len(self.on)
         self.attendance = TrainingJobTracker(self.rounds, checkpoints, self.scheduler, self.on, left_s, lambda: None)
 
-    def job(self, number: int, *graph: tuple[int, ...]) -> list[TaskRun]:
+    def job(self, number: int, *graph: tuple[int, ...], kernel: Any = trains) -> list[TaskRun]:
         """Those of a graph; each reads those before it."""
         made = sy.graph("g")
         handles: list[Any] = []
         for reads in graph:
-            handles.append(made.task(trains, *(handles[k] for k in reads)))
+            handles.append(made.task(kernel, *(handles[k] for k in reads)))
         job = JobState(number, submission(made), [Stored("", 1)] * len(graph), 0)
         job.row = number
         self.attendance.admitted(job)
@@ -274,6 +274,29 @@ def test_the_books_say_what_is_left_of_a_job_wherever_it_is(tmp_path: Path) -> N
         place.on[0].clear()
         place.attendance.stopped(run)
         assert left[3, 0] == 1000 - saved  # what it did since it saved has to be done again
+
+
+def test_what_is_left_of_jobs_that_may_end_early_is_learned_from_those_that_have(tmp_path: Path) -> None:
+    place = Place(machine(slots=2), tmp_path)
+    early = sy.training(steps=10**9, kind="early", exact=False)(lambda job: None)
+    left = place.scheduler.workload.w.units
+
+    def runs_to(number: int, step: int, *, ends: bool) -> float:
+        [run] = place.job(number, (), kernel=early)
+        place.runs(run, (0,), 0.0, ((90.0, step),))
+        if ends:
+            run.value = Stored("", 1)
+        place.attendance.update(0.0)
+        place.attendance.update(place.rounds.due_s)
+        place.on[0].clear()
+        run.job.over.set()
+        return float(left[number, 0])
+
+    before = runs_to(1, 80_000, ends=False)  # by experience with training jobs: for as long again, about
+    for number in range(2, 14):
+        runs_to(number, 100_000, ends=True)
+    after, older = runs_to(14, 80_000, ends=False), runs_to(15, 400_000, ends=False)
+    assert 10_000 < after < 0.7 * before and older > 100_000
 
 
 def test_a_gang_on_devices_of_two_kinds_tells_nothing_of_either(tmp_path: Path) -> None:

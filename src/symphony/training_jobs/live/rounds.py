@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 from symphony.problem import limits, units
 from symphony.problem.errors import EngineError, InputError
 from symphony.training_jobs.forecast import JobNow
+from symphony.training_jobs.lengths import LengthLearner
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.forecasts import ClusterSnapshot, TrainingJobNow
 from symphony.training_jobs.live.progress import saved_before
@@ -196,6 +197,8 @@ class TrainingJobTracker:
         self._topology = rounds.speeds.topology
         self._kinds = [kind.name for kind in self._topology.kinds]
         self._runs: set[LiveRun] = set()  # training jobs that are admitted and have not finished
+        self._lengths = LengthLearner()  # of jobs whose steps are an upper bound
+        self._expected: dict[LiveRun, float] = {}  # steps that these are expected to need
         self._scan_s = math.inf  # time of the next scan
         self._arrived: deque[tuple[float, TrainingJobNow]] = deque(maxlen=MAX_RECENT_ARRIVALS)
         # Samples outlive the cluster. Job numbers do so only with kept folders; otherwise a random prefix is needed.
@@ -212,6 +215,8 @@ class TrainingJobTracker:
             if run.kernel.options.training is not None:
                 self._runs.add(run)
                 self._scan_s = -math.inf
+                if not run.kernel.options.training.exact:
+                    self._estimate_lengths()
                 self._report_left(run)  # it may have been saved before a restart
                 self._arrived.append((time.monotonic(), self._trains(run, (), coming=True)))
 
@@ -224,12 +229,17 @@ class TrainingJobTracker:
         """Scan for training jobs, and end the round, if either is due."""
         if now_s < min(self._scan_s, self._rounds.due_s):
             return
-        self._runs = {run for run in self._runs if run.value is None and not run.job.over.is_set()}
+        gone = {run for run in self._runs if run.value is not None or run.job.over.is_set()}
+        self._runs -= gone
+        for run in self._open(gone):
+            if run.value is not None:
+                self._lengths.ended(*self._length(run, self._done(run) if run.progress is None else run.progress.step))
         kinds = sorted({JobKind.of(run.kernel) for run in self._runs})
         self._rounds.update(kinds, now_s, self._scheduler.refresh_beliefs)
         self._scan_s = now_s + JOB_SCAN_INTERVAL_S if kinds else math.inf
         if now_s < self._rounds.due_s:
             return
+        self._estimate_lengths()
         for run in self._runs:
             self._report_left(run)
         positions = [position for run in self._runs if (position := self._position(run)) is not None]
@@ -259,7 +269,7 @@ class TrainingJobTracker:
         now = JobNow(
             job=self._sample_number(run),
             kernel=-1,
-            left=self._left(run, training.steps),
+            left=self._left(run),
             workers=run.kernel.options.workers,
             priority=run.job.priority,
             devices=devices,
@@ -278,14 +288,36 @@ class TrainingJobTracker:
         self._ended()
 
     def _report_left(self, run: LiveRun) -> None:
+        self._scheduler.workload.steps_left(run.job.row, run.index, self._left(run))
+
+    def _left(self, run: LiveRun) -> float:
+        """Steps left, from the present step or from the last checkpoint; an estimate if `steps` is an upper bound."""
         training = run.kernel.options.training
         assert training is not None
-        self._scheduler.workload.steps_left(run.job.row, run.index, self._left(run, training.steps))
+        return max(min(float(training.steps - self._done(run)), self._expected.get(run, math.inf)), 1.0)
 
-    def _left(self, run: LiveRun, steps: int) -> float:
-        """Steps left, from the present step or from the last checkpoint."""
-        done = self._saved(run, steps) if run.progress is None or run.number < 0 else run.progress.step
-        return float(max(steps - done, 1))
+    def _done(self, run: LiveRun) -> int:
+        training = run.kernel.options.training
+        assert training is not None
+        return self._saved(run, training.steps) if run.progress is None or run.number < 0 else run.progress.step
+
+    @staticmethod
+    def _open(runs: Collection[LiveRun]) -> list[LiveRun]:
+        """Those that may end before they have done all steps."""
+        return [run for run in runs if not run.kernel.options.training.exact]  # type: ignore[union-attr]
+
+    def _length(self, run: LiveRun, steps: int) -> tuple[str, int, float]:
+        """Kind and width of a job, and the seconds that so many steps take on its fastest kind of device."""
+        return JobKind.of(run.kernel).name, run.kernel.options.workers, steps * self._step_s(run)
+
+    def _step_s(self, run: LiveRun) -> float:
+        kinds = self._scheduler.workload.kinds_of(run.kernel)
+        return min(self._rounds.speeds.step_s(run.kernel, kind) for kind in kinds)
+
+    def _estimate_lengths(self) -> None:
+        some = self._open(self._runs)
+        left_s = self._lengths.index_s([self._length(run, self._done(run)) for run in some]) if some else ()
+        self._expected = {run: float(s) / self._step_s(run) for run, s in zip(some, left_s, strict=True)}
 
     def _saved(self, run: LiveRun, steps: int) -> int:
         """Steps in the last checkpoint, also of runs before a restart."""

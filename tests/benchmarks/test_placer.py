@@ -7,16 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.training_jobs.placer import (
+from benchmarks.placer import (
     PLACER_FEATURES,
+    LearnedPlanner,
     Placer,
     RoundAllocation,
     RoundInputs,
     action_features,
     apply_action,
     network,
+    speed_residuals,
 )
-from symphony.training_jobs.planner import Planner, speed_residuals
+from symphony.training_jobs.planner import Planner
 from symphony.training_jobs.round_planning import PlanInputs, SeatAllocation
 from tests.policies.pictures import picture
 
@@ -30,7 +32,7 @@ def untrained() -> Placer:
 
 def placed(p: PlanInputs, placer: Placer) -> dict[int, list[int]]:
     """Devices of each row that is to run."""
-    plan = Planner(placer=placer).plan(p._replace(book=np.zeros((len(p.gang), 3))))
+    plan = LearnedPlanner(planner=Planner(), placer=placer).plan(p._replace(book=np.zeros((len(p.gang), 3))))
     rows = sorted({int(row) for row in plan.lanes if row >= 0})
     return {row: [int(d) for d in p.lane_device[plan.lanes == row]] for row in rows}
 

@@ -3,7 +3,8 @@
 The actions are those of Harmony (one job at a time, infeasible actions masked). The inputs are the planner's gain in
 value, and what the planner does not weigh: how much of a kind is left, the jobs still to be placed, uncertainty, and
 recent errors of predictions. A small network adds to UNTRAINED_SHARPNESS times the gain, so that it starts as a greedy
-planner and learns corrections. `benchmarks/placer_training.py` trains it; `Planner(placer=…)` uses it.
+planner and learns corrections. `benchmarks/placer_training.py` trains it; `LearnedPlanner` uses it. It was never better
+than the planner (docs/lab/learned-placement.md), so it is not part of the product.
 
 `action_features` and `apply_action` are written once for NumPy and JAX: `xp` is either.
 """
@@ -20,10 +21,13 @@ from jax import Array
 
 from symphony.training_jobs.assignment import AssignmentChoices, assign_gpus
 from symphony.training_jobs.partial_plan import PartialPlan
+from symphony.training_jobs.planner import Planner, by_tier, finished, keep_running
+from symphony.training_jobs.round_planning import RUNS, HostPlanner, PlanInputs, RoundPlan, SeatAllocation, rows_of
 
 PLACER_FEATURES, PLACER_WIDTH = 11, 32
 UNTRAINED_SHARPNESS = 8.0  # logit of a job's largest possible gain before training
 MASKED_LOGIT = -1e9
+RESIDUAL_DECAY = 0.3  # weight of the newest round in the moving average of residuals
 
 
 class RoundInputs(NamedTuple):
@@ -163,3 +167,42 @@ class Placer:
             value[lead, taken.kind[lead]],
         )
         return assign_gpus(board, chosen, empty)
+
+
+class LearnedPlanner(HostPlanner):
+    """The planner with a placer instead of the integer program. It displaces nothing."""
+
+    planner: Planner = eqx.field(kw_only=True)
+    placer: Placer = eqx.field(kw_only=True, static=True)
+
+    def sizes(self, kinds: int) -> tuple[int, int]:
+        """Columns of the book: waiting time and `speed_residuals`. Nothing is in the memo."""
+        return 3, 0
+
+    def plan(self, inputs: PlanInputs) -> RoundPlan:
+        """Place all jobs at the end of a round; in between, only waiting ones."""
+        board, order, tier = self.planner.opened(inputs)
+        if inputs.boundary:
+            residual = speed_residuals(board.p, board.seats)
+            for rows in by_tier(order, tier):
+                for row, devices in self.placer.assign(board, rows, residual).items():
+                    board.put(row, devices)
+        else:
+            keep_running(board)
+            board.place_all(int(row) for row in order)
+        return finished(board, order)
+
+
+def speed_residuals(p: PlanInputs, seats: SeatAllocation) -> np.ndarray:
+    """Moving average of log(observed / believed speed) of each row [M], kept in the book with the units left."""
+    before, residual = p.book[:, 1], p.book[:, 2]
+    for row in rows_of((p.standing == RUNS) & (before > p.left) & (p.ran_s > 0)):
+        here = seats.where(row)
+        others = {int(r) for r in seats.holder[np.isin(p.lane_device, here)]} - {row, -1}
+        kept = [p.beside[p.kernel[row], p.kernel[other], p.kind[here[0]]] for other in others] if len(p.beside) else []
+        believed = p.rate[row, p.kind[here[0]]] * float(np.prod(kept)) * p.ran_s[row]
+        if believed > 0:
+            off = float(np.clip(np.log((before[row] - p.left[row]) / believed), -1, 1))
+            residual[row] += RESIDUAL_DECAY * (off - residual[row])
+    before[:] = p.left
+    return residual
