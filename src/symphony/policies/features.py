@@ -542,7 +542,7 @@ def feature_jacobian(observation: Observation, *counts: int) -> FeatureJacobian:
 
 
 def extract_features(
-    observation: Observation, gangs: int, devices: int, preempts: int, configures: int, by_due: bool = True
+    observation: Observation, gangs: int, devices: int, preempts: int, configures: int, *, by_due: bool = True
 ) -> Features:
     """The input of the network for one decision. `observation.prepared.graphs` holds the `GraphTables`.
 

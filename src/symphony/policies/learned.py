@@ -296,7 +296,7 @@ class Network(NetworkForward, eqx.Module):
         return eqx.tree_at(parts, self, new)
 
     def features(self, observation: Observation, by_due: bool = True) -> Features:
-        return extract_features(observation, *self.sizes.counts, by_due)
+        return extract_features(observation, *self.sizes.counts, by_due=by_due)
 
     def on_host(self) -> NetworkForward:
         """The forward pass with NumPy arrays as weights."""
