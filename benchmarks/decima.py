@@ -73,9 +73,9 @@ class DecimaNetwork(eqx.Module):
         self.idle, self.factors = jnp.asarray(-2.0), jnp.zeros(FILTER_FACTORS)
         self.objective = jnp.zeros((len(OBJECTIVE_NAMES), sizes.memory))
 
-    def features(self, observation: Observation) -> Features:
+    def features(self, observation: Observation, by_due: bool = True) -> Features:
         """Candidates with features of their jobs, each with the idle device that is fastest for it."""
-        seen = extract_features(observation, *self.sizes.counts)
+        seen = extract_features(observation, *self.sizes.counts, by_due=by_due)
         core, tasks = observation.core, observation.workload.kernel.shape[1]
         idle, gang = idle_devices(observation), seen.gangs.number
 

@@ -13,9 +13,17 @@ import pytest
 from symphony.policies import Batched, features
 from symphony.policies.features import extract_features as slow_see
 from symphony.policies.features import trained_parts
-from symphony.policies.learned import MASKED_SCORE, Learned, Network, Sizes, log_probabilities, with_objective
-from symphony.problem.workload import Job, TaskGraph, Workload
-from symphony.scheduling.guard import FIRST_ORDER
+from symphony.policies.learned import (
+    MASKED_SCORE,
+    Learned,
+    Network,
+    Sizes,
+    first_come,
+    log_probabilities,
+    with_objective,
+)
+from symphony.problem.workload import Job, Task, TaskGraph, Workload
+from symphony.scheduling.guard import DUE, FIRST_ORDER, TICKS_PER_S
 from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, place, reconfigure
 from symphony.simulator.run import simulate
@@ -91,6 +99,7 @@ def with_a_busy_gpu(*more: TaskGraph) -> Books:
     books = shared_books(work(dot("any"), dot("any"), *more))
     books.fail(FPGA)
     assert books.decide(place(0, GPU))
+    books.start(0)
     return books
 
 
@@ -113,6 +122,23 @@ def test_it_may_wait_for_as_long_as_it_takes_if_nobody_could_start() -> None:
     books.pass_time(100.0)
     action = whole_decision(policy, books.observe(policy=policy))
     assert int(action.kind) == WAIT and float(action.seconds) == float("inf")
+
+
+def test_a_gang_that_would_be_first_in_a_queue_ahead_of_others_is_not_held() -> None:
+    """Only the GPU is up. One gang runs there, another is in its queue; the policy wants to hold the third."""
+    policy = insisting("idle")
+
+    def after(order: int) -> Books:
+        books = with_a_busy_gpu(dot("any", units=16.0))
+        for device in (CPU0, CPU1):
+            books.fail(device)
+        assert books.decide(place(2, GPU, order))
+        return books
+
+    first, last = after(FIRST_ORDER), after(-1)
+    assert decision(policy, first.observe(policy=policy))[0] == WAIT, "it would be behind"
+    assert decision(policy, last.observe(policy=policy)) == (PLACE, 1, GPU)
+    assert decision(first_come(policy), last.observe(policy=policy))[0] == WAIT, "without due times it would be behind"
 
 
 def test_who_may_be_held_no_longer_is_looked_at_though_others_come_first() -> None:
@@ -243,6 +269,20 @@ def test_what_is_seen_does_not_depend_on_the_unit_of_time() -> None:
     leaves = [jax.tree.leaves(replace(x, order=None)) for x in (here, there)]
     for one, other in zip(*leaves, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-3)
+
+
+def test_a_job_is_due_by_its_longest_path_or_by_its_work_on_all_slots_if_that_takes_longer() -> None:
+    """Tasks of 2 s for the four slots of the CPUs: alone 2 s, eight of them 4 s; of 4, 1 and 0.5 s on 4, 1 and 2 slots
+    six a second."""
+    graphs = [TaskGraph("wide", tuple(Task(f"t{n}", kernel) for n in range(8))) for kernel in ("cpu only", "any")]
+    books = Books(work(*graphs, dot("cpu only")))
+    seen = see(books.observe(policy=silent()), 3 * books.tasks, 3, 2, 2)
+    due_s = {
+        int(gang) // books.tasks: (int(order) - FIRST_ORDER) / TICKS_PER_S / DUE
+        for gang, order in zip(seen.gangs.number, seen.order, strict=True)
+        if gang >= 0
+    }
+    assert due_s == pytest.approx({0: 4.0, 1: 8 / 6, 2: 2.0}, rel=1e-3)
 
 
 @eqx.filter_jit

@@ -57,7 +57,7 @@ def untrained() -> Learned:
 def compiled_features(core: Core, t: TopologyArrays, w: WorkloadArrays, now: Any, mean: Any, std: Any) -> Any:
     prepared = shipped().prepare(t, w)
     moment = SimpleNamespace(now=now, background=mean, background_std=std)
-    return extract_features(observe(core, t, w, moment, prepared), *shipped().network.sizes.counts)  # type: ignore[arg-type]
+    return extract_features(observe(core, t, w, moment, prepared), *shipped().network.sizes.counts, by_due=False)  # type: ignore[arg-type]
 
 
 class Compared:

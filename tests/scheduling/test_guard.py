@@ -102,10 +102,10 @@ def test_a_job_is_overdue_once_its_slow_down_is_far_above_that_of_the_others() -
     assert overdue(0.5, 0.5, MAX_DELAY - 0.1) == [False] * 4, "nobody is slower than alone"
 
 
-def put(books: Books, gang: int, path_s: float | None = None) -> None:
-    """Place a gang on the GPU. `path_s`: what its job has left, by default all of it."""
+def put(books: Books, gang: int, need_s: float | None = None) -> None:
+    """Place a gang on the GPU. `need_s`: what its job still needs, by default all of it."""
     job = gang // books.tasks
-    left_s = books.w.isolated[books.core.graph[job]] if path_s is None else np.float32(path_s)
+    left_s = books.w.isolated[books.core.graph[job]] if need_s is None else np.float32(need_s)
     order = _queue_order(books.observe(), np.asarray([job]), np.reshape(left_s, 1))
     assert books.decide(place(gang, GPU, order[0]))
 
@@ -141,7 +141,7 @@ def test_gangs_of_one_job_stay_in_order_as_its_path_becomes_shorter() -> None:
     both = TaskGraph("both", (Task("a", "any", units=200.0), Task("b", "any", units=2.0)))
     books = shared_books(work(both, dot("any", units=2.0)))
     put(books, 0)
-    put(books, 1, path_s=1.0)
+    put(books, 1, need_s=1.0)
     put(books, books.tasks)
     assert queue(books) == [books.tasks, 0, 1]
 

@@ -254,7 +254,7 @@ def _waiting(a: _DecisionArrays, name: Callable[[int], str], devices: tuple[str,
     hold = jax.tree.map(np.asarray, a.holding)
     if not bool(a.features.may_wait):
         if not hold.overdue.any():
-            return "may not wait: a gang is partly placed, or nothing is running"
+            return "may not wait: a gang is partly placed or would be first in a queue, or nothing is running"
         gang = int(np.flatnonzero(hold.overdue)[hold.gain_s[hold.overdue].argmin()])
         could = f"may not wait: {name(gang)} could start on {devices[hold.here[gang]]} now"
         gain_s = hold.gain_s[gang]

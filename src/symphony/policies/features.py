@@ -45,7 +45,7 @@ from symphony.scheduling.graph_tables import (
     seconds_per_byte,
     sum_over_edges,
 )
-from symphony.scheduling.guard import overdue_jobs, queue_order, trusted
+from symphony.scheduling.guard import first_in_queue, overdue_jobs, queue_order, trusted
 from symphony.scheduling.holding import holding
 from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, first, first_min, namespace, smallest, take
 from symphony.scheduling.policy import Observation, by_device, idle_devices, movable
@@ -110,6 +110,7 @@ class GraphTables(eqx.Module):
     choice: Float[Array, "graphs tasks"]  # log of the time on the second fastest kind over that on the fastest
     tail: Float[Array, "graphs tasks"]  # seconds from the gang's start to the end of its graph, on fastest kinds
     bytes_s: Float[Array, "graphs tasks"]  # seconds to transfer its inputs over a link of median bandwidth
+    share_s: Float[Array, "graphs tasks"]  # seconds on all slots together
     links: DataEdges
     nodes: Float[Array, "graphs tasks node_columns"]
 
@@ -221,9 +222,19 @@ def graph_tables(t: TopologyArrays, w: WorkloadArrays, xp: Any = jnp) -> GraphTa
         choice=choice,
         tail=tail,
         bytes_s=bytes_s,
+        share_s=seconds_together(t, w, seconds, xp),
         links=edges,
         nodes=xp.where(there[..., None], nodes, 0),
     )
+
+
+def seconds_together(
+    t: TopologyArrays, w: WorkloadArrays, seconds: Float[Array, "graphs tasks kinds"], xp: Any = jnp
+) -> Float[Array, "graphs tasks"]:
+    """Seconds that each gang would take if all slots shared it, each kind at its own speed."""
+    slots = xp.where(t.device_kind == xp.arange(seconds.shape[-1])[:, None], xp.where(t.exists, t.slots, 0), 0)
+    speed = (slots.sum(axis=1) / xp.maximum(seconds, 1e-12)).sum(axis=-1)  # 0 for padding
+    return xp.where(speed > 0, w.workers / xp.maximum(speed, 1e-12), 0)
 
 
 def log_time(seconds: Float[Array, "*shape"], scale: FloatScalar) -> Float[Array, "*shape"]:
@@ -244,6 +255,7 @@ class JobFeatures(eqx.Module):
     there: Bool[Array, " jobs"]  # the slot holds a job
     left_s: Float[Array, " jobs"]  # isolated seconds of all unfinished gangs
     path_s: Float[Array, " jobs"]  # the longest path through them
+    need_s: Float[Array, " jobs"]  # the longer of that path, and all of them on all slots together
     age_s: Float[Array, " jobs"]
     ready: Int[Array, " jobs"]  # number of ready gangs
     unfinished: Int[Array, " jobs"]  # number of unfinished gangs
@@ -255,10 +267,12 @@ def job_features(observation: Observation, g: GraphTables) -> JobFeatures:
     open_ = (status != ABSENT) & (status != DONE) & (status != FINISHED)
     there = core.job >= 0
     graph = core.graph
+    path_s = jnp.where(open_, g.tail[graph], 0).max(axis=1)
     return JobFeatures(
         there=there,
         left_s=jnp.where(open_, g.best[graph], 0).sum(axis=1),
-        path_s=jnp.where(open_, g.tail[graph], 0).max(axis=1),
+        path_s=path_s,
+        need_s=jnp.maximum(path_s, jnp.where(open_, g.share_s[graph], 0).sum(axis=1)),
         age_s=jnp.where(there, observation.now.minus(core.arrived), 0),
         ready=((status == READY) | (status == PLACING)).sum(axis=1),
         unfinished=core.unfinished,
@@ -527,8 +541,13 @@ def feature_jacobian(observation: Observation, *counts: int) -> FeatureJacobian:
     return FeatureJacobian(*jax.vmap(along)(jnp.asarray(observation.background_slope)))
 
 
-def extract_features(observation: Observation, gangs: int, devices: int, preempts: int, configures: int) -> Features:
-    """The input of the network for one decision. `observation.prepared.graphs` holds the `GraphTables`."""
+def extract_features(
+    observation: Observation, gangs: int, devices: int, preempts: int, configures: int, *, by_due: bool = True
+) -> Features:
+    """The input of the network for one decision. `observation.prepared.graphs` holds the `GraphTables`.
+
+    `by_due`: queues are in order of due times; else first in, first out.
+    """
     core = observation.core
     g: GraphTables = observation.prepared.graphs
     most = core.status.shape[0]
@@ -536,9 +555,12 @@ def extract_features(observation: Observation, gangs: int, devices: int, preempt
     hold = holding(observation)
     gang = shortlist(observation, g, j, min(gangs, most), hold.overdue)
     job = gang // observation.workload.kernel.shape[1]
-    optional = hold.allowed & ~(core.status == PLACING).any()  # placing is not required
     work_s = j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1)
     device, allowed, pairs = pair_features(observation, g, gang, min(devices, core.up.shape[0]), work_s)
+    order = queue_order(observation, job, take(j.need_s, job)) if by_due else jnp.zeros_like(job)
+    next_ = allowed[:, 0] & first_in_queue(core, order, device[:, 0])
+    allowed &= next_[:, None] | ~next_.any()
+    optional = hold.allowed & ~next_.any() & ~(core.status == PLACING).any()  # placing is not required
     rows = stack_columns(
         {
             RowColumn.OWN_LOAD: observation.own_load,
@@ -567,7 +589,7 @@ def extract_features(observation: Observation, gangs: int, devices: int, preempt
         pairs=pairs,
         device=device,
         allowed=allowed,
-        order=queue_order(observation, job, take(j.path_s, job)),
+        order=order,
         other_actions=other_actions(observation, g, j, min(preempts, most), min(configures, most), optional),
         scene=scene,
         may_wait=(busy.any() & optional) | ~allowed.any(),

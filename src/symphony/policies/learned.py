@@ -295,8 +295,8 @@ class Network(NetworkForward, eqx.Module):
         new = (scaled(score), scaled(other_action), scaled(waiting), regret + jnp.log(by), *(by * x for x in others))
         return eqx.tree_at(parts, self, new)
 
-    def features(self, observation: Observation) -> Features:
-        return extract_features(observation, *self.sizes.counts)
+    def features(self, observation: Observation, by_due: bool = True) -> Features:
+        return extract_features(observation, *self.sizes.counts, by_due=by_due)
 
     def on_host(self) -> NetworkForward:
         """The forward pass with NumPy arrays as weights."""
@@ -375,8 +375,7 @@ class Learned(Policy):
         return state, action_at(seen, index)
 
     def features(self, observation: Observation) -> Features:
-        seen = replace(self.network.features(observation), objective=self.objective)
-        return seen if self.by_due else replace(seen, order=jnp.zeros_like(seen.order))
+        return replace(self.network.features(observation, self.by_due), objective=self.objective)
 
     def consider(
         self, key: Array, state: Memory, observation: Observation

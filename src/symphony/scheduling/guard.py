@@ -14,9 +14,13 @@ can the gang delay others. Otherwise short gangs, gone in a second, would send a
 in the system. While an overdue job has gangs to place, only those may be placed. Slow-downs grow alike under load: so
 jobs may overtake others at any load, but not for ever.
 
-**Queues.** A gang that is placed is due after DUE times the longest path that its job has left, and queues are in order
-of that. So gangs of short jobs do not wait behind those of long ones, and a gang is overtaken only by gangs that are
-placed before it is due, by none of its own job, and by none of lower priority.
+**Queues.** A gang that is placed is due after DUE times the time that its job still needs: its longest path, or if that
+is longer, all its gangs on all slots together. Queues are in order of that. So gangs of short jobs do not wait behind
+those of long ones, and a gang is overtaken only by gangs that are placed before it is due, by none of its own job, and
+by none of lower priority.
+
+**Next.** A gang that would be first in the queue of its best device, ahead of others, is placed next, and not held:
+otherwise those others would start before it.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from symphony.scheduling.estimate import EstimateParts, SomeDevices, estimate_pa
 from symphony.scheduling.feasible import open_devices
 from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Observation
-from symphony.scheduling.state import QUEUED
+from symphony.scheduling.state import QUEUED, Core
 
 MAX_REGRET, MAX_DELAY, DUE = 0.5, 32.0, 4.0  # chosen; docs/lab/harmless.md
 OVERRUN = 0.1  # about the error of a profile
@@ -90,16 +94,22 @@ def overdue_jobs(
 
 
 def queue_order(
-    observation: Observation, job: Int[Array, " some"], path_s: Float[Array, " some"]
+    observation: Observation, job: Int[Array, " some"], need_s: Float[Array, " some"]
 ) -> Int[Array, " some"]:
     """Sequence numbers for candidates that are placed now: below 0, or 0 = behind all others.
 
-    `job`, `path_s`: the slot of the job of each, and the longest path that it has left.
+    `job`, `need_s`: the slot of the job of each, and the time that it still needs at least.
     """
     core, tasks = observation.core, observation.workload.kernel.shape[1]
-    ticks = (observation.now.total + DUE * path_s) * TICKS_PER_S
+    ticks = (observation.now.total + DUE * need_s) * TICKS_PER_S
     order = jnp.where(ticks < float(-FIRST_ORDER), ticks.astype(jnp.int32) + FIRST_ORDER, 0)
     last = jnp.where(core.status == QUEUED, core.sequence, FIRST_ORDER).reshape(-1, tasks).max(axis=1)  # of each job
     mine = jnp.where(observation.candidates, jnp.repeat(core.priority, tasks), FIRST_ORDER).max()  # no other is placed
     higher = jnp.where(core.priority > mine, last, FIRST_ORDER).max()
     return jnp.maximum(order, jnp.maximum(take(last, job), higher) + 1)
+
+
+def first_in_queue(core: Core, order: Int[Array, " some"], device: Int[Array, " some"]) -> Bool[Array, " some"]:
+    """Whether gangs with these sequence numbers (`queue_order`) would be ahead of all others in a device's queue."""
+    head = take(core.head, device)
+    return (order < 0) & (head >= 0) & (order < take(core.sequence, head))
