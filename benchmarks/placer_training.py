@@ -32,6 +32,7 @@ from jax import Array
 
 from benchmarks.placer import (
     MASKED_LOGIT,
+    RESIDUAL_DECAY,
     UNTRAINED_SHARPNESS,
     RoundAllocation,
     RoundInputs,
@@ -42,7 +43,6 @@ from benchmarks.placer import (
 from symphony.problem.errors import InputError
 from symphony.problem.speeds import PACKED, SPREAD
 from symphony.training_jobs.beliefs import NO_NEIGHBOUR, Beliefs, SpeedQuery
-from symphony.training_jobs.planner import RESIDUAL_DECAY
 
 TRAINING_METHODS = ("actor-critic", "meta", "history")
 ROUND_S, MOVING_S, HORIZON_S = 600.0, 60.0, 1800.0
