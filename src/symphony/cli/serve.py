@@ -209,7 +209,8 @@ def keep_private(folder: Path) -> None:
 
 def without_secrets(database: str) -> str:
     """Take secrets from the environment, which jobs inherit; the URL of the database with its password."""
-    import sqlalchemy as sa
+    with needs_extra("service", "symphony serve"):
+        import sqlalchemy as sa
 
     taken = {name: os.environ.pop(name, "") for name in SECRETS}
     if not taken["PGPASSWORD"] or not database.startswith("postgres") or sa.make_url(database).password:

@@ -3,7 +3,8 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const get = (address, as = "json") => fetch(address, { headers: { "hx-request": "true" } }).then((answer) => {
+  const leaving = new AbortController(); // after the user has logged out, nothing more is asked
+  const get = (address, as = "json") => fetch(address, { headers: { "hx-request": "true" }, signal: leaving.signal }).then((answer) => {
     if (answer.status === 401) location.assign("/ui/login");
     return answer.ok ? answer[as]() : Promise.reject(new Error(`${answer.status}`));
   });
@@ -41,6 +42,11 @@
     if (document.hidden && stream) { stream.close(); stream = null; }
     if (!document.hidden && !stream) connect();
   }
+  document.body.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.detail.requestConfig.path !== "/ui/logout") return;
+    leaving.abort();
+    if (stream) stream.close();
+  });
   if (address) {
     follow();
     document.addEventListener("visibilitychange", follow);
