@@ -41,7 +41,7 @@ from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, draw
 
 SECTIONS = ("policies", "others", "prediction")
-POLICIES = ("fifo", "heft", "eft-belief", "symphony", "symphony-late")
+POLICIES = ("fifo", "heft", "eft-belief", "symphony", "symphony-late", "symphony-budget")
 QUICK_POLICIES = ("fifo", "eft-belief")
 FIRST = "fifo"  # the reference of ratios
 ROUNDS, QUICK_ROUNDS = 10, 2
