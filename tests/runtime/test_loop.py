@@ -189,6 +189,22 @@ def test_the_core_grows_while_short_work_goes_through_it(cluster: sy.Cluster) ->
     nothing_left(cluster)
 
 
+def test_what_runs_can_be_read_while_a_task_begins(cluster: sy.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads read it at any time; here it is read in the midst of making an attempt."""
+    loop, read = cluster._loop, []
+    decided = loop.scheduler.decided
+
+    def reading(gang: int) -> Any:
+        read.append(cluster.used_s())
+        assert all(run.attempts for run in cluster.running())
+        assert all(run.attempts for _, run in loop.occupancy.begun())
+        return decided(gang)
+
+    monkeypatch.setattr(loop.scheduler, "decided", reading)
+    assert cluster.submit(step, 1).result() == 1
+    assert read
+
+
 def test_events_of_unknown_work_are_passed_over(cluster: sy.Cluster) -> None:
     cluster._loop.post(lambda: cluster._loop._on_event(Stopped(10**9)))
     graph, value = grown(7)

@@ -476,8 +476,6 @@ class Loop:
             if math.isfinite(run.job.limits.time_s):
                 run.job.deadline_s = time.monotonic() + run.job.limits.time_s
                 self._limited.append(run.job)
-        self._attempts[run.number] = run
-        self.occupancy.add(run, devices)
         self._ahead.sent(run, devices)
         names = self._names[device] if len(devices) == 1 else tuple(self._names[each][0] for each in devices)
         sent_s = time.monotonic()
@@ -489,6 +487,8 @@ class Loop:
         attempt.handled_s = self._own_time.handling_s(sent_s)
         attempt.decided = self.scheduler.decided(self._gang(run))
         run.attempts.append(attempt)
+        self._attempts[run.number] = run  # after the attempt was added: other threads read it at once
+        self.occupancy.add(run, devices)
         implementation = workload.function(run.kernel, self._kind[device])
         assert implementation is not None
         work = Work(

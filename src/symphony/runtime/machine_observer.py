@@ -56,7 +56,7 @@ class DeviceOccupancy:
         """Runs that the engine has begun, on each device. Those sent ahead may still wait in the engine."""
         for device, runs in enumerate(self.on):
             for run in tuple(runs):
-                if run.attempts and not run.attempts[-1].ahead:  # the loop adds the attempt after the run
+                if not run.attempts[-1].ahead:
                     yield device, run
 
     def running(self) -> Iterator[PastRun]:
