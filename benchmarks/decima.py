@@ -42,7 +42,7 @@ NODES = (NodeColumn.ISOLATED, NodeColumn.PARENTS, NodeColumn.CHILDREN, NodeColum
 JOBS = 3  # columns of a candidate's job: its work left, its running share of the slots, its unfinished gangs
 SCENE = (SceneColumn.JOBS, SceneColumn.READY, SceneColumn.BUSY, SceneColumn.IDLE)
 MESSAGES = 4
-OVER_LIMIT = 10.0  # decrease of a score if the job runs on all slots and its limit is none
+OVER_LIMIT = 10.0  # decrease of a score if the job runs on all slots and may run on no slot
 DECIMA = Sizes(gangs=32, devices=1, preempts=0, configures=0, width=16, memory=1)
 
 
